@@ -21,10 +21,13 @@ from typing import Any
 FILE = Path(__file__).resolve().parents[1] / "constraints.txt"
 HEADER = """\
 # Every package that an installation by make takes, with the SHA-256 of its files. Made by .ci/constraints.py,
-# used by .ci/install.py, which says why torch has none.
+# used by .ci/install.py.
 """
-NO_HASH = frozenset({"torch"})
-"""PyTorch's CPU builds have the version number of the GPU build and other bytes."""
+ELSEWHERE = {
+    ("torch", "2.13.0"): ["6746dbcbeb526eb61330b76b41ff1b4eb848951103a892eeb080dfa2b264667b"],
+}
+"""(Name, version) → SHA-256 of builds that the index lacks: PyTorch's CPU build for CPython 3.11 on
+Linux x86-64. It has the version number of the GPU build and other bytes."""
 PIN = re.compile(r"^([A-Za-z0-9._-]+)==([^\s\\]+)", re.MULTILINE)
 PLATFORM = re.compile(r"any|manylinux\S*_(x86_64|aarch64)|macosx_\S*_(arm64|universal2)")
 
@@ -62,12 +65,14 @@ def released(index: str, name: str, version: str) -> list[str]:
 
 def lines(pins: list[tuple[str, str]], index: str) -> list[str]:
     """The file's lines, in the order of ``pins``."""
-    hashed = [pin for pin in pins if pin[0] not in NO_HASH]
     with ThreadPoolExecutor(4) as pool:
-        hashes = dict(zip(hashed, pool.map(lambda pin: released(index, *pin), hashed), strict=True))
+        hashes = dict(zip(pins, pool.map(lambda pin: released(index, *pin), pins), strict=True))
     written = []
     for pin in pins:
-        parts = ["==".join(pin), *(f"    --hash=sha256:{one}" for one in hashes.get(pin, ()))]
+        parts = [
+            "==".join(pin),
+            *(f"    --hash=sha256:{one}" for one in sorted([*hashes[pin], *ELSEWHERE.get(pin, ())])),
+        ]
         written.append(" \\\n".join(parts))
     return written
 

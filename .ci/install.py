@@ -6,12 +6,14 @@ Every file is checked against the SHA-256 that constraints.txt has for it. ``pip
 -e .`` cannot do that: with hashes pip refuses what is installed from a folder, and older pips ask for them in
 the requirement itself. So pip comes first, then what the extras require, then this checkout alone.
 
-PyTorch has no hash: its CPU and GPU builds have one version number and different bytes. An installed one is
-taken; else pip's choice is installed in the pinned version, and what it requires is checked like the rest.
+PyTorch's CPU and GPU builds have one version number and different bytes. An installed one is taken as it is.
+Else pip chooses, and the bytes of its choice must be known: with hashes given, pip would pass over a build in
+a folder (``find-links``), which is how a CPU build is often provided.
 """
 
 from __future__ import annotations
 
+import hashlib
 import importlib.metadata
 import re
 import subprocess
@@ -53,11 +55,25 @@ def pinned(name: str) -> str:
     return found[0]
 
 
-def pip(*arguments: str) -> None:
-    """Run pip's ``install``; a failure ends this program, since pip has said why."""
-    command = [sys.executable, "-m", "pip", "install", "--disable-pip-version-check", *arguments]
-    if (code := subprocess.call(command)) != 0:
+def pip(*arguments: str, command: str = "install") -> None:
+    """Run pip's ``command``; a failure ends this program, since pip has said why."""
+    words = [sys.executable, "-m", "pip", command, "--disable-pip-version-check", *arguments]
+    if (code := subprocess.call(words)) != 0:
         sys.exit(code)
+
+
+def install_torch(folder: Path) -> None:
+    """Install the build of PyTorch that pip chooses, if its SHA-256 is known."""
+    pip("--no-deps", "--dest", str(folder), pinned("torch").split()[0], command="download")
+    (wheel,) = folder.glob("torch-*.whl")
+    with wheel.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if digest not in pinned("torch"):
+        sys.exit(
+            f"{wheel.name} has SHA-256 {digest}, which constraints.txt does not list: if you trust this "
+            f"build, install it into {sys.prefix} yourself and run this again."
+        )
+    pip("--no-deps", str(wheel))
 
 
 def main() -> None:
@@ -67,7 +83,7 @@ def main() -> None:
         tools.write_text(f"{pinned('pip')}\n{pinned('setuptools')}\n", encoding="utf-8")
         pip("--quiet", "--require-hashes", "-r", str(tools))
         if any(re.match(r"torch\b", one) for one in requirements) and not _installed("torch"):
-            pip("--no-deps", pinned("torch"))
+            install_torch(Path(folder))
         wanted = Path(folder, "requirements.txt")
         wanted.write_text("\n".join(requirements) + "\n", encoding="utf-8")
         pip("--require-hashes", "-c", str(CONSTRAINTS), "-r", str(wanted))

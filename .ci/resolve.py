@@ -72,8 +72,7 @@ def resolve(platform: str, python: str, extra: str) -> str:
     odd = [
         f"{one['metadata']['name']} {one['metadata']['version']}"
         for one in found
-        if one["metadata"]["name"] != "torch"
-        and one["download_info"]["archive_info"]["hashes"]["sha256"] not in known
+        if one["download_info"]["archive_info"]["hashes"]["sha256"] not in known
     ]
     return f"no hash of {', '.join(odd)}" if odd else f"{len(found)} packages"
 

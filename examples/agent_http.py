@@ -48,8 +48,7 @@ def main() -> None:
     )
     recorder = Recorder(
         options.dir / "outbox" / "agent.db",
-        nats_url=at["nats_url"],
-        nats_token=(run / "nats.token").read_text().strip(),
+        nats_url=(run / "agent.url").read_text(),
         agent_id="agent-http",
     )
     with gateway, recorder:

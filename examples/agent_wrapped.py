@@ -48,8 +48,7 @@ def main() -> None:
     at = json.loads((run / "endpoints.json").read_text())  # new at every start of the service
     recorder = Recorder(
         options.dir / "outbox" / "wrapped.db",
-        nats_url=at["nats_url"],
-        nats_token=(run / "nats.token").read_text().strip(),
+        nats_url=(run / "agent.url").read_text(),
         agent_id="agent-wrapped",
         objects=options.dir / "objects",
     )

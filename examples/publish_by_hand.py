@@ -16,6 +16,7 @@ import uuid
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import httpx
 import nats
 
 
@@ -59,8 +60,8 @@ async def main() -> None:
     parser.add_argument("--dir", type=Path, default=Path("onward-data"))
     run = parser.parse_args().dir / "run"
     at = json.loads((run / "endpoints.json").read_text())
-    bus = await nats.connect(at["nats_url"], token=(run / "nats.token").read_text().strip())
-    rewards = await bus.subscribe("agent.rl.reward.v1")
+    # The agents' login may publish and hear its acknowledgements, under this inbox prefix and no other.
+    bus = await nats.connect((run / "agent.url").read_text(), inbox_prefix="_INBOX_agent")
     document = trajectory()
     ack = await bus.jetstream().publish(
         "agent.rl.trajectory.v1",
@@ -68,14 +69,16 @@ async def main() -> None:
         headers={"Nats-Msg-Id": document["trajectory_id"]},  # sent twice, it is stored once
     )
     print(f"stored in {ack.stream} as number {ack.seq}")
-    while True:
-        reward = json.loads((await rewards.next_msg(timeout=30)).data)
-        if reward["trajectory_id"] == document["trajectory_id"]:
-            break
-    for name, component in reward["reward_components"].items():
-        print(f"{name}: {component['score']:.2f} x {component['weight']:.2f}  {component['reasoning']}")
-    print(f"raw_total {reward['metadata']['raw_total']:.3f}, total_reward {reward['total_reward']:.3f}")
     await bus.close()
+    key = {"Authorization": f"Bearer {(run / 'api.key').read_text().strip()}"}
+    found = {"status": "waiting"}
+    async with httpx.AsyncClient(base_url=at["api_url"], headers=key) as api:
+        while found.get("status", "waiting") == "waiting":  # an id that is not stored yet has no status
+            await asyncio.sleep(0.2)
+            found = (await api.get(f"/rewards/{document['trajectory_id']}")).json()
+    for name, component in found["components"].items():
+        print(f"{name}: {component['score']:.2f} x {component['weight']:.2f}  {component['reasoning']}")
+    print(f"raw_total {found['raw_total']:.3f}, total_reward {found['total_reward']:.3f}")
 
 
 if __name__ == "__main__":

@@ -13,11 +13,12 @@ import os
 import signal
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from onward.clock import Clock
+from onward.files import OWNER_ALONE
 from onward.processes import child_environment
 from onward.retry import Backoff
 from onward.telemetry import logs
@@ -25,6 +26,8 @@ from onward.telemetry import logs
 _log = logs.get("children")
 _LONGEST_LINE = 1 << 22
 """Bytes of one JSON line."""
+PROBE_SECONDS = 5.0
+"""Pause between two probes of a child, and time limit for its answer."""
 
 
 async def start(
@@ -32,10 +35,12 @@ async def start(
     *arguments: str,
     log: Path,
     environment: Mapping[str, str] | None = None,
+    passed: Sequence[str] = (),
     group: bool = False,
     stdin: int = DEVNULL,
 ) -> Process:
-    """Starts ``python -m module arguments``, with ``environment`` added to this process's own.
+    """Starts ``python -m module arguments``. Its environment is ``environment``, and of this process's own
+    the variables that ``child_environment`` passes to every child and those that ``passed`` names.
 
     ``group``: the child leads a process group of its own, so that Ctrl-C does not reach it and ``end`` ends
     its children as well.
@@ -49,7 +54,8 @@ async def start(
             stderr=errors,
             start_new_session=group,
             limit=_LONGEST_LINE,
-            env=child_environment(**(environment or {})),
+            env=child_environment(*passed, **(environment or {})),
+            umask=OWNER_ALONE,
         )
 
 
@@ -89,7 +95,7 @@ async def end(child: Process | None, seconds: float = 0.0) -> bool:
 
 
 class Keeper:
-    """Keeps one child alive: starts another when it dies, more slowly each time it dies young."""
+    """Keeps one child alive: starts another when it dies or hangs, more slowly each time it dies young."""
 
     def __init__(
         self,
@@ -99,14 +105,27 @@ class Keeper:
         clock: Clock,
         longest_pause: float = 10.0,
         on_death: Callable[[], object] = lambda: None,
+        probe: Callable[[], Awaitable[object]] | None = None,
+        misses: int = 4,
     ) -> None:
-        """``spawn`` returns a child that is ready. ``on_death`` is called each time that one has died."""
+        """``spawn`` returns a child that is ready. ``on_death`` is called each time that one has died.
+
+        ``probe`` returns when the child answers, however busy it is. A child whose last ``misses`` probes
+        failed or were not answered in time is killed. Probes are counted, not seconds, so a pause of this
+        process or of the whole machine kills no child.
+        """
         self._name, self._spawn, self._clock, self._on_death = name, spawn, clock, on_death
         self._longest_pause = longest_pause
+        self._probe, self._misses = probe, misses
         self._task: asyncio.Task[None] | None = None
+        self._asked: str | None = None
         self.child: Process | None = None
         """The present child; None before ``start``."""
         self.restarts = 0
+        self.ends = 0
+        """Number of children that ended or were ended before ``stop``."""
+        self.cause = ""
+        """Reason for which the last one ended, as a clause: ``it ended with code -9``."""
 
     @property
     def pid(self) -> int | None:
@@ -117,6 +136,15 @@ class Keeper:
         """Starts the first child. Raises what ``spawn`` raises."""
         self.child = await self._spawn()
         self._task = asyncio.create_task(self._keep(), name=f"{self._name}-keeper")
+
+    async def restart(self, cause: str, seconds: float) -> None:
+        """Ends the child, which has ``seconds`` to finish; another one is then started as after a death.
+
+        ``cause`` is a clause such as ``its store refuses to write``.
+        """
+        if self.pid is not None:
+            self._asked = cause
+            await end(self.child, seconds)
 
     async def stop(self, seconds: float) -> None:
         """Ends the child, which has ``seconds`` to finish."""
@@ -130,10 +158,10 @@ class Keeper:
     async def _keep(self) -> None:
         backoff = Backoff(0.1, self._longest_pause)
         while True:
-            assert self.child is not None
             born = self._clock.monotonic()
-            code = await self.child.wait()
-            _log.error("child died, starting it again", child=self._name, exit_code=code)
+            self.cause = await self._until_end()
+            self.ends += 1
+            _log.error("child is started again", child=self._name, cause=self.cause)
             self._on_death()
             if self._clock.monotonic() - born > 3 * self._longest_pause:
                 backoff.reset()
@@ -145,3 +173,37 @@ class Keeper:
                 except Exception as error:
                     _log.error("child does not start", child=self._name, cause=str(error))
             self.restarts += 1
+
+    async def _until_end(self) -> str:
+        """Waits until the child has ended, and kills it if it hangs. Returns why it ended."""
+        child = self.child
+        assert child is not None
+        ending = asyncio.ensure_future(child.wait())
+        watching = asyncio.ensure_future(self._until_hung(self._probe)) if self._probe else None
+        try:
+            await asyncio.wait(
+                {ending} if watching is None else {ending, watching}, return_when=asyncio.FIRST_COMPLETED
+            )
+            if watching is not None and not ending.done():
+                await end(child)
+                return watching.result()
+            return self._asked or f"it ended with code {ending.result()}"
+        finally:
+            self._asked = None
+            ending.cancel()
+            if watching is not None:
+                watching.cancel()
+
+    async def _until_hung(self, probe: Callable[[], Awaitable[object]]) -> str:
+        """Probes the child until it does not answer any more; returns that as a clause."""
+        missed = 0
+        while missed < self._misses:
+            await self._clock.sleep(PROBE_SECONDS)
+            try:
+                async with asyncio.timeout(PROBE_SECONDS):
+                    await probe()
+                missed = 0
+            except Exception as error:
+                missed += 1
+                _log.warning("child does not answer", child=self._name, missed=missed, why=repr(error))
+        return f"it did not answer {missed} times in a row"

@@ -55,7 +55,8 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock for tests. ``await advance(s)`` wakes every sleeper that is due, in order."""
+    """A clock for tests. ``await advance(s)`` wakes every sleeper that is due, in order. ``jump(s)`` sets the
+    wall clock alone, as a host does that wakes up or corrects its time."""
 
     def __init__(self, start: datetime = datetime(2026, 1, 1, tzinfo=UTC)) -> None:
         self._start = start
@@ -68,6 +69,9 @@ class ManualClock:
 
     def monotonic(self) -> float:
         return self._elapsed
+
+    def jump(self, seconds: float) -> None:
+        self._start += timedelta(seconds=seconds)
 
     async def sleep(self, seconds: float) -> None:
         import asyncio
@@ -99,3 +103,15 @@ async def _let_tasks_run(rounds: int = 20) -> None:
 def utc_text(moment: datetime) -> str:
     """Formats a moment as ISO 8601 in UTC with milliseconds and ``Z``: the form used in every message."""
     return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def read_time(text: str) -> datetime:
+    """Returns the time that ``text`` gives in ISO 8601; one without an offset is UTC. Raises ValueError for
+    anything else."""
+    if not isinstance(text, str):
+        raise ValueError("a time must be text in ISO 8601")
+    found = datetime.fromisoformat(text)
+    try:
+        return found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC)
+    except OverflowError:
+        raise ValueError("a time must be within the years 1 to 9999") from None

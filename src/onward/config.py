@@ -47,8 +47,20 @@ class NatsSettings(_Section):
     """Port of the embedded server; 0 picks a free one at every start."""
     token: SecretStr | None = None
     """Token for ``url``. The embedded server generates its own."""
+    user: str | None = None
+    """User for ``url``, such as ``service`` or a role of ``onward nats config``."""
+    password: SecretStr | None = None
+    """Password of ``user``."""
     sync: Literal["always", "relaxed"] = "always"
     """Embedded server only. ``always`` fsyncs every message; ``relaxed`` may lose seconds on power loss."""
+
+
+class StreamSettings(_Section):
+    expected_gb_per_month: float = Field(3.0, gt=0, le=1e6)
+    """Gigabytes of trajectories that agents publish in a month, the time that streams keep them. Byte limits
+    follow from it with a quarter to spare. They are raised at the next start and never lowered."""
+    trajectories_bytes: int | None = Field(None, ge=64 << 20)
+    """Byte limit of RL_TRAJECTORIES alone. Empty: it follows from ``expected_gb_per_month``."""
 
 
 class WarehouseSettings(_Section):
@@ -57,6 +69,20 @@ class WarehouseSettings(_Section):
     user: str = "default"
     password: SecretStr = SecretStr("")
     database: str = "rl"
+
+    @field_validator("url")
+    @classmethod
+    def _address(cls, value: str | None) -> str | None:
+        if (
+            value
+            and re.fullmatch(r"https?://([^\s/?#@]*@)?(\[[^\s/]+\]|[^\s/?#@:\[\]]+)(:\d{1,5})?/?", value)
+            is None
+        ):
+            raise ValueError(
+                "the url is not http://host:port: give scheme, host and port, and user and password as "
+                "settings of their own"
+            )
+        return value
 
 
 class ObjectSettings(_Section):
@@ -114,6 +140,12 @@ class HttpSettings(_Section):
     """Further host names under which clients may call the services, without port: ``agents.example.org``."""
     keys: dict[str, list[str]] = Field(default_factory=dict)
     """SHA-256 of an API key, in hex → its scopes: ingest, read, train, deploy, admin, chat, feedback."""
+    wrong_keys_per_minute: int = Field(60, ge=0)
+    """Wrong keys of one network address, at once and then in each minute, that are answered 401; further ones
+    are answered 429. A valid key is served all the same; 0 means no limit."""
+    max_connections: int = Field(512, ge=8)
+    """Connections to one port at once, at most a quarter of the process's file descriptors. Beyond it the
+    oldest one that waits for a request is closed."""
 
     @field_validator("names")
     @classmethod
@@ -223,6 +255,9 @@ class RewardSettings(_Section):
     window: int = Field(1000, ge=30, le=10_000)
     feedback_default: Literal["neutral", "exclude"] = "neutral"
     """Behaviour without feedback: ``neutral`` scores 0.5, ``exclude`` leaves the component out."""
+    code_isolation: Literal["preferred", "required"] = "preferred"
+    """``preferred``: without Landlock (Linux 5.13) the linter may read this machine's files, and a warning is
+    logged; ``required``: code then stays unscored."""
     dense: bool = False
     """Adds each turn's part of the reward, in ``metadata.dense``."""
 
@@ -275,9 +310,31 @@ class TrainingSettings(_Section):
     max_attempts: int = Field(3, ge=1)
     lease_seconds: float = Field(15.0, gt=0)
     return_from: Literal["outcome", "raw_total"] = "outcome"
+    environments: list[str] = Field(default_factory=list)
+    """Environments that a training request on the bus may name besides the built-in ones: addresses, such as
+    ``https://envs.example.org/webshop`` (and what is below it), and ``package.module:object``."""
     unparsable_penalty: float = Field(0.5, ge=0, le=1)
     """Penalty subtracted from the return of a trajectory with an answer that could not be parsed. 0 counts it
     like any other failure, and the policy then loses its output format while it learns the task."""
+
+    @field_validator("environments", mode="before")
+    @classmethod
+    def _environments_text(cls, value: Any) -> Any:
+        """Accepts text with commas, the form used in the environment."""
+        return (
+            [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+        )
+
+    @field_validator("environments")
+    @classmethod
+    def _places(cls, value: list[str]) -> list[str]:
+        for place in value:
+            address = re.fullmatch(r"https?://[^\s/?#@\\]+(/[^\s?#\\]*)?", place)
+            if address is None and re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", place) is None:
+                raise ValueError(
+                    "an entry is neither http://HOST:PORT/PATH (no user, no query) nor package.module:object"
+                )
+        return value
 
     @field_validator("schedule")
     @classmethod
@@ -293,7 +350,8 @@ class ReleaseSettings(_Section):
     step_minutes: list[float] = Field(default=[60, 60, 120, 0])
     """Least time in each step, in minutes. The share changes at 0, 60, 120 and 240 minutes."""
     min_sessions: list[int] = Field(default=[50, 100, 200, 0])
-    """Matured candidate sessions that a step needs before it may end; ``time_scale`` never lowers it."""
+    """Candidate sessions with a known outcome that a step needs before it may end: one at least, and lost
+    sessions do not count. ``time_scale`` never lowers it."""
     time_scale: float = Field(1.0, gt=0)
     """Factor on the times of the schedule: 1 is real time; 0.01 is a hundred times faster."""
     bake_minutes: float = Field(60, ge=0)
@@ -346,6 +404,7 @@ class ExternalSettings(_Section):
 class Settings(_Section):
     data_dir: Path = Path("onward-data")
     nats: NatsSettings = Field(default_factory=lambda: NatsSettings.model_validate({}))
+    streams: StreamSettings = Field(default_factory=lambda: StreamSettings.model_validate({}))
     warehouse: WarehouseSettings = WarehouseSettings()
     objects: ObjectSettings = ObjectSettings()
     capture: CaptureSettings = Field(default_factory=lambda: CaptureSettings.model_validate({}))

@@ -7,6 +7,7 @@ and returns.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ from onward.warehouse.recent_rows import RecentRows
 
 if TYPE_CHECKING:
     from onward.bus import Bus
+    from onward.children import Keeper
     from onward.clock import Clock
     from onward.config import Settings
     from onward.telemetry.alerts import Alerts
@@ -35,6 +37,12 @@ class Context:
     """Folder of the base model; None if no role of this process needs one."""
     ready: dict[str, bool | str] = field(default_factory=dict)
     """Role name → whether it does its work now, or how it failed; ``/ready`` answers from it."""
+    probes: dict[str, Callable[[], Awaitable[bool | str]]] = field(default_factory=dict)
+    """Part → how ``/ready`` asks it: returns True, or one word for what is wrong."""
+    warnings: dict[str, str] = field(default_factory=dict)
+    """Part → what will need an operator soon, in a few words; ``/ready`` and ``/status`` show it."""
+    children: dict[str, Keeper] = field(default_factory=dict)
+    """Child processes of this service, by name."""
     endpoints: dict[str, str] = field(default_factory=dict)
     """Addresses that the roles have bound: ``gateway_url``, ``api_url``."""
     recent_rows: RecentRows = field(default_factory=RecentRows)

@@ -49,9 +49,16 @@ def folder_advice(data_dir: Path) -> str:
     return f"name its folder with --dir{example}"
 
 
+_ADDRESS = re.compile(r"""(?<=://)(?:(?!://)(?:[^\s"<>\\]|\\[^nrt]))+""")
+_QUERY = re.compile(r"""\?[^,'"=]*=[^,'"]*""")
+
+
 def hide_login(text: str) -> str:
-    """Removes the logins of the addresses in ``text``."""
-    return re.sub(r"//[^/@\s]*@", "//", text)
+    """Removes user, password and query from the addresses in ``text``: a query may hold a key or a signature.
+
+    A password that should have been escaped (``p@ss``, ``p/ss``) is removed as well.
+    """
+    return _ADDRESS.sub(lambda found: _QUERY.sub("?…", found[0].rpartition("@")[2]), text)
 
 
 def short_path(path: Path) -> str:
@@ -63,7 +70,10 @@ def short_path(path: Path) -> str:
 
 
 class OnwardError(Exception):
-    """Base of all errors whose message is meant for a person."""
+    """Base of all errors whose message is meant for a person. The message shows no login of an address."""
+
+    def __str__(self) -> str:
+        return hide_login(super().__str__())
 
 
 class ConfigError(OnwardError):
@@ -113,6 +123,10 @@ class BusError(OnwardError):
 
 class StreamDriftError(BusError):
     """A stream or consumer on the server differs from what is declared, in a way that loses data."""
+
+
+class StreamReplacedError(BusError):
+    """A stream was deleted and created again while its reader kept the position itself."""
 
 
 class OutboxFullError(OnwardError):

@@ -6,15 +6,67 @@ A process may die at any line. A file written here is then the old one or the ne
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import secrets
+import shutil
+import stat
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
 from onward.errors import ConfigError
+
+# What the owner alone may read.
+
+OWNER_ALONE = 0o077
+"""Umask of every process that writes into a data folder. It is also the mask of modes that are too wide."""
+FOLDERS = ("run", "nats", "chdb", "objects", "logs", "models", "jobs", "outbox", "warm-up", "sabotage")
+"""Names of the folders that Onward makes in a data folder."""
+
+
+def keep_private(folder: Path) -> int:
+    """Makes what this process and its children write readable by their owner alone, and closes ``folder``,
+    which is created if it is missing.
+
+    A folder that others may enter is closed first. Then everything in the ``FOLDERS`` of it loses the modes
+    for others, once. A folder that is shared by design (``/tmp``) stays as it is. Returns the number of modes
+    that were changed. Raises ConfigError if the folder cannot be made, OSError if a mode cannot be changed.
+    """
+    os.umask(OWNER_ALONE)
+    make_folder(folder, 0o700)
+    folder = folder.resolve()
+    if folder.stat().st_mode & stat.S_ISVTX or not _narrow(folder):
+        return 0
+    return 1 + sum(narrow_tree(folder / name) for name in FOLDERS)
+
+
+def keep_private_within(folder: Path) -> None:
+    """Does what ``keep_private`` does to the umask if ``folder``, which need not exist, lies in a folder that
+    is closed to others, such as a data folder."""
+    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    if not there.stat().st_mode & OWNER_ALONE:
+        os.umask(OWNER_ALONE)
+
+
+def narrow_tree(folder: Path) -> int:
+    """Removes the modes for others from ``folder`` and everything in it. Links stay as they are. Returns the
+    number of modes that were changed. Raises OSError."""
+    return sum(map(_narrow, (folder, *folder.rglob("*"))))
+
+
+def _narrow(path: Path) -> bool:
+    try:
+        mode = path.lstat().st_mode
+        if stat.S_ISLNK(mode) or not mode & OWNER_ALONE:
+            return False
+        path.chmod(stat.S_IMODE(mode) & ~OWNER_ALONE)
+    except FileNotFoundError:
+        return False
+    return True
+
 
 # Durable replacement.
 
@@ -56,6 +108,25 @@ def replacing(path: Path, *, once: bool = False) -> Iterator[Path]:
     sync_folder(path.parent)
 
 
+_DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE})
+_ROOM = 32 << 20
+"""Free bytes below which a disk counts as full."""
+
+
+def is_disk_failure(error: BaseException, folder: Path) -> bool:
+    """Returns whether the disk of ``folder`` is the cause of ``error``: it is full, read-only or unreadable.
+
+    Libraries that write files by themselves raise errors without an error number; then a disk without room is
+    taken as the cause.
+    """
+    if isinstance(error, OSError) and error.errno is not None:
+        return error.errno in _DISK_ERRORS
+    try:
+        return shutil.disk_usage(folder).free < _ROOM
+    except OSError:
+        return True
+
+
 def remove_drafts(folder: Path, name: str = "*") -> None:
     """Removes what processes that died in ``open_whole`` or ``replacing`` left for ``name`` in ``folder``.
 
@@ -86,6 +157,26 @@ def write_secret_once(path: Path, text: str) -> None:
     its text stays. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     write_whole(path, text.encode(), 0o600, once=True)
+
+
+SECRET_CHARACTERS = 16
+"""Least length of a generated key or token: a shorter one is what a damaged file has left."""
+
+
+def read_secret(path: Path, advice: str, *, least: int = SECRET_CHARACTERS) -> str:
+    """Reads a key or token. Raises ConfigError, with ``advice``, if the file is damaged: it is empty, too
+    short, or no text. Raises FileNotFoundError."""
+    try:
+        text = path.read_bytes().decode("ascii").strip()
+    except UnicodeDecodeError:
+        text = ""
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read ({error.strerror}): {advice}.") from None
+    if len(text) < least or not text.isprintable():
+        raise ConfigError(f"{path} is damaged ({len(text)} usable characters): {advice}.")
+    return text
 
 
 @contextmanager

@@ -22,15 +22,18 @@ import structlog
 
 from onward import extras
 from onward.bus import Bus
+from onward.bus.logins import TOKEN_FILE, Login, Logins
 from onward.bus.server import NatsServer
+from onward.bus.streams import sized
 from onward.clock import Clock, SystemClock
 from onward.config import Settings
 from onward.context import Context
-from onward.errors import ConfigError, folder_advice
-from onward.files import locked, write_whole
+from onward.errors import ConfigError, folder_advice, hide_login
+from onward.files import OWNER_ALONE, keep_private, locked, write_whole
+from onward.health.watch import Watch
 from onward.http.app import local_key
 from onward.http.server import check_exposure, check_free
-from onward.roles import keep_running
+from onward.roles import beside, keep_running, together
 from onward.serving import base_models
 from onward.telemetry.alerts import Alerts
 from onward.telemetry.metrics import Metrics
@@ -50,6 +53,8 @@ ROLES: dict[str, str] = {
     "gateway": "onward.serving.http.gateway",
     "api": "onward.api.service",
 }
+BESIDE = {"collector": "onward.recovery.service"}
+"""Role → module with further work of its process. It never ends by itself, and it is no role."""
 NEED_MODEL = frozenset({"trainer", "gateway"})
 ENDPOINTS = "endpoints.json"
 END_TRIES = 30
@@ -98,14 +103,16 @@ async def parts(
         local_key(settings.run_dir)  # the collector redacts it from its first message on
     async with AsyncExitStack() as stack:
         if join:
-            bus, _ = await stack.enter_async_context(attached(settings))
+            bus, _ = await stack.enter_async_context(attached(settings, roles))
+            server = None
         else:
-            bus = await stack.enter_async_context(_bus(settings, clock))
-        await bus.ensure_streams()
-        warehouse = await stack.enter_async_context(_warehouse(settings, join))
+            bus, server = await stack.enter_async_context(_bus(settings, clock))
+        volume = settings.streams
+        await bus.ensure_streams(specs=sized(volume.expected_gb_per_month, volume.trajectories_bytes))
+        warehouse, embedded = await stack.enter_async_context(_warehouse(settings, join))
         metrics = Metrics()
         alerts = bus.unreadable.alerts = Alerts(bus, clock, metrics)
-        yield Context(
+        ctx = Context(
             settings=settings,
             clock=clock,
             bus=bus,
@@ -115,28 +122,54 @@ async def parts(
             alerts=alerts,
             base_model=base_model,
         )
+        for name, part in (("nats-server", server), ("warehouse", embedded)):
+            if part is not None:
+                ctx.children[name] = part.keeper
+        watch = Watch(ctx, server)
+        if join:
+            yield ctx
+        else:
+            async with beside(watch.run()):
+                yield ctx
+
+
+def _close(settings: Settings) -> None:
+    """Keeps the data folder for its owner. For a folder of another user it logs a warning and goes on."""
+    try:
+        changed = keep_private(settings.data_dir)
+    except OSError as error:
+        log.warning(
+            "the data folder stays open to others", folder=str(settings.data_dir), cause=error.strerror
+        )
+        return
+    if changed:
+        log.warning("others could read the data folder: closed it", changed=changed)
 
 
 @asynccontextmanager
-async def _bus(settings: Settings, clock: Clock) -> AsyncIterator[Bus]:
+async def _bus(settings: Settings, clock: Clock) -> AsyncIterator[tuple[Bus, NatsServer | None]]:
+    """Yields a connection, and the server if it is embedded."""
     async with AsyncExitStack() as stack:
-        url, token = settings.nats.url, _secret(settings)
+        url, login, server = settings.nats.url, configured_login(settings), None
         if url is None:
             server = NatsServer(settings.data_dir, port=settings.nats.port, sync=settings.nats.sync)
             await server.start()
             stack.push_async_callback(server.stop)
-            url, token = server.url, server.token
-        bus = await Bus.connect(url, token=token, clock=clock)
+            url, login = server.url, Login(token=server.token)
+        bus = await Bus.connect(url, **login, clock=clock)
         stack.push_async_callback(bus.close)
-        yield bus
+        yield bus, server
 
 
 @asynccontextmanager
-async def _warehouse(settings: Settings, join: bool) -> AsyncIterator[Warehouse]:
+async def _warehouse(
+    settings: Settings, join: bool
+) -> AsyncIterator[tuple[Warehouse, EmbeddedWarehouse | None]]:
+    """Yields a client, and the child that it talks to if it is embedded in this process."""
     embedded = None if join or settings.warehouse.url else EmbeddedWarehouse(settings.data_dir)
     warehouse = await embedded.start() if embedded else await connect_warehouse(settings)
     try:
-        yield warehouse
+        yield warehouse, embedded
     finally:
         if embedded:
             await embedded.stop()
@@ -144,8 +177,24 @@ async def _warehouse(settings: Settings, join: bool) -> AsyncIterator[Warehouse]
             await warehouse.close()
 
 
-def _secret(settings: Settings) -> str | None:
-    return settings.nats.token.get_secret_value() if settings.nats.token else None
+def configured_login(settings: Settings) -> Login:
+    """Returns the login for ``nats.url``, as ``Bus.connect`` takes it."""
+    nats, login = settings.nats, Login()
+    if nats.token is not None:
+        login["token"] = nats.token.get_secret_value()
+    if nats.user is not None:
+        login["user"] = nats.user
+    if nats.password is not None:
+        login["password"] = nats.password.get_secret_value()
+    return login
+
+
+def _local_login(settings: Settings, roles: Sequence[str]) -> Login:
+    """Returns the login for the embedded server: that of the role which runs alone, else the service's."""
+    logins = Logins.of_folder(settings.run_dir)
+    if len(roles) == 1:
+        return {"user": roles[0], "password": logins.passwords[roles[0]]}
+    return {"token": logins.token}
 
 
 @asynccontextmanager
@@ -161,6 +210,7 @@ async def running(
     A role that fails is started again, and the others go on (``roles.keep_running``). An error for a person
     (OnwardError) before a role was ready for the first time ends the start.
     """
+    _close(settings)
     with nullcontext() if join else _locked(settings.run_dir):
         async with parts(settings, roles=roles, join=join, clock=clock) as ctx:
             ctx.ready.update(dict.fromkeys(roles, False))
@@ -176,7 +226,7 @@ async def running(
             }
             try:
                 await _until_ready(ctx, tasks, started)
-                endpoints = {**ctx.endpoints, "nats_url": ctx.bus.url, "pid": os.getpid()}
+                endpoints = {**ctx.endpoints, "nats_url": hide_login(ctx.bus.url), "pid": os.getpid()}
                 if not join:
                     text = json.dumps(endpoints, indent=1)
                     write_whole(settings.run_dir / ENDPOINTS, text.encode(), 0o600)
@@ -196,7 +246,7 @@ async def up(
     roles: Sequence[str] = tuple(ROLES),
     join: bool = False,
     announce: Callable[[str], object] = print,
-    introduce: Callable[[Loop], object] = lambda _: None,
+    introduce: Callable[[Loop], object] | None = None,
 ) -> None:
     """Runs until SIGINT or SIGTERM, also while still starting. A second signal exits at once.
 
@@ -219,7 +269,8 @@ async def up(
     try:
         async with running(settings, roles=roles, join=join) as turning:
             is_up = True
-            introduce(turning)
+            if introduce is not None:
+                introduce(turning)
             await stop.wait()
             announce("Stopping: finishing what is in hand.")
         announce("Stopped.")
@@ -245,7 +296,8 @@ async def _end(tasks: list[asyncio.Task[None]]) -> list[BaseException | None]:
 
 
 async def _run_role(name: str, ctx: Context) -> None:
-    await importlib.import_module(ROLES[name]).run(ctx)
+    modules = [ROLES[name], BESIDE[name]] if name in BESIDE else [ROLES[name]]
+    await together(*(importlib.import_module(module).run(ctx) for module in modules))
 
 
 async def _until_ready(ctx: Context, tasks: dict[str, asyncio.Task[None]], started: set[str]) -> None:
@@ -267,26 +319,45 @@ def is_running(settings: Settings) -> bool:
 
 
 @asynccontextmanager
-async def attached(settings: Settings) -> AsyncIterator[tuple[Bus, dict[str, Any]]]:
-    """Opens a bus connection to the loop that runs on this data folder (for the command line)."""
-    path = settings.run_dir / ENDPOINTS
+async def attached(
+    settings: Settings, roles: Sequence[str] = ()
+) -> AsyncIterator[tuple[Bus, dict[str, Any]]]:
+    """Opens a bus connection to the loop that runs on this data folder.
+
+    ``roles``: those of this process, none for the command line. A role alone logs in with its own rights.
+    """
     if not is_running(settings):
         raise ConfigError(
             f"Nothing runs on {settings.data_dir}: start it with 'onward up', or "
             f"{folder_advice(settings.data_dir)}."
         )
-    endpoints: dict[str, Any] = (
-        json.loads(path.read_text()) if path.exists() else {"nats_url": settings.nats.url}
-    )
-    token = _secret(settings)
-    token_file = settings.run_dir / "nats.token"
-    if settings.nats.url is None and token_file.exists():
-        token = token_file.read_text().strip()
-    bus = await Bus.connect(endpoints["nats_url"], token=token, clock=SystemClock(), name="onward-cli")
+    url = settings.nats.url  # with its login, which the file of endpoints leaves out
+    endpoints = _endpoints(settings)
+    login = configured_login(settings)
+    if url is None and (settings.run_dir / TOKEN_FILE).exists():
+        login = _local_login(settings, roles)
+    bus = await Bus.connect(url or endpoints["nats_url"], **login, clock=SystemClock(), name="onward-cli")
     try:
         yield bus, endpoints
     finally:
         await bus.close()
+
+
+def _endpoints(settings: Settings) -> dict[str, Any]:
+    """Reads the addresses of the loop. Raises ConfigError if their file is damaged."""
+    path = settings.run_dir / ENDPOINTS
+    if not path.exists():
+        return {"nats_url": hide_login(settings.nats.url or "")}
+    try:
+        endpoints = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        endpoints = None
+    if not isinstance(endpoints, dict) or not isinstance(endpoints.get("nats_url"), str):
+        raise ConfigError(
+            f"{path} is damaged, so that the running service cannot be found: stop it and start 'onward up' "
+            "again, which writes the file."
+        )
+    return endpoints
 
 
 def has_records(settings: Settings) -> bool:
@@ -301,6 +372,7 @@ async def records(settings: Settings) -> AsyncIterator[Bus]:
     If nothing runs, nats-server is started on the folder for this block, and the folder is locked. Raises
     ConfigError if nothing ever ran.
     """
+    os.umask(OWNER_ALONE)
     async with AsyncExitStack() as stack:
         if settings.nats.url is None and (settings.data_dir / "nats").is_dir() and _hold(settings, stack):
             server = NatsServer(settings.data_dir, port=0, sync=settings.nats.sync)
@@ -311,6 +383,22 @@ async def records(settings: Settings) -> AsyncIterator[Bus]:
         else:
             bus, _ = await stack.enter_async_context(attached(settings))
         yield bus
+
+
+@asynccontextmanager
+async def at_rest(settings: Settings) -> AsyncIterator[Context | None]:
+    """Opens the parts of a data folder on which nothing runs, and locks it for the block. Yields None if
+    something runs there, or if NATS is configured. Raises ConfigError if nothing ever ran."""
+    if not has_records(settings):
+        raise ConfigError(
+            f"Nothing ever ran on {settings.data_dir}: start it with 'onward up', or "
+            f"{folder_advice(settings.data_dir)}."
+        )
+    async with AsyncExitStack() as stack:
+        if settings.nats.url is not None or not _hold(settings, stack):
+            yield None
+            return
+        yield await stack.enter_async_context(parts(settings, roles=()))
 
 
 def _hold(settings: Settings, stack: AsyncExitStack) -> bool:

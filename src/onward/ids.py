@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import re
 import uuid
+from typing import TYPE_CHECKING
 
 from onward.errors import ContractError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 ID_PATTERN = re.compile(r"[A-Za-z0-9_-]{1,128}")
 
@@ -37,6 +41,18 @@ def new_id() -> str:
 def derived_id(*parts: str) -> str:
     """Returns the same UUID for the same parts, which makes effects idempotent under redelivery."""
     return str(uuid.uuid5(_NAMESPACE, "\x1f".join(parts)))
+
+
+def local_id(seed: Path, *names: str) -> str:
+    """Returns a UUID of ``names`` in this folder on this machine: the same after a restart, another one in a
+    copy of the folder. ``seed``: a file in the folder, made at the first use. Raises OSError."""
+    import socket  # agents import this module and need neither
+
+    from onward.files import write_secret_once
+
+    if not seed.exists():
+        write_secret_once(seed, new_id())
+    return derived_id("local", seed.read_text().strip(), socket.gethostname(), str(seed.resolve()), *names)
 
 
 def model_key(model_id: str) -> str:

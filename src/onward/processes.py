@@ -6,12 +6,12 @@ signal (``PR_SET_PDEATHSIG``) is bound to the *thread* that started it. Both met
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import sys
 import threading
 import time
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # every child imports this module, few start processes of multiprocessing
@@ -59,26 +59,71 @@ def stay_deaf() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)
 
 
-def set_death_signal(parent: int) -> None:
-    """Makes the kernel end this process with the thread of ``parent`` that started it.
+def ends_with_parent(program: str, *arguments: str) -> list[str]:
+    """Returns the command of a child that is not Python. The kernel ends it with the thread that starts it.
 
-    A child that is not Python gets it as its ``preexec_fn``.
+    A small Python asks the kernel for that, then becomes the program: it keeps its pid and its open files.
+    This process could ask for it only between fork and exec (``preexec_fn``), where a program with threads
+    may deadlock.
     """
-    if sys.platform.startswith("linux"):
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # the parent died between fork and prctl
-        os.kill(os.getpid(), signal.SIGKILL)
+    return [sys.executable, "-ISc", _BECOME, str(os.getpid()), program, *arguments]
 
 
-def child_environment(**extra: str) -> dict[str, str]:
-    """Returns the environment for a child of this process.
+_BECOME = f"""\
+import os, sys
+if sys.platform.startswith("linux"):
+    import ctypes
+    ctypes.CDLL(None).prctl({_PR_SET_PDEATHSIG}, {int(signal.SIGKILL)})
+if os.getppid() == int(sys.argv[1]):  # the parent may have died before prctl
+    os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+EVERY_CHILD = (
+    *("PATH", "HOME", "USER", "LOGNAME", "LANG", "LANGUAGE", "LC_*", "TZ", "TMPDIR", "TEMP", "TMP", "XDG_*"),
+    *("PYTHON*", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "LD_PRELOAD", "DYLD_*", "MALLOC_*"),
+    *("ONWARD_CACHE", "ONWARD_CRASHPOINT", "ONWARD_TEST_LOCK_WAIT"),
+)
+"""Names of variables, or their first letters and ``*``, that every child of Onward receives."""
+COMPUTING = (
+    *("OMP_*", "GOMP_*", "KMP_*", "MKL_*", "OPENBLAS_*", "CUDA_*", "NVIDIA_*", "HIP_*", "ROCR_*", "NCCL_*"),
+    *("TORCH*", "PYTORCH_*", "TRITON_*", "TOKENIZERS_PARALLELISM", "HF_HOME", "HF_HUB_OFFLINE"),
+)
+"""The same for a child that computes with PyTorch."""
+CALLING = (
+    *(
+        "HTTP_PROXY",
+        "HTTPS_PROXY",
+        "ALL_PROXY",
+        "NO_PROXY",
+        "http_proxy",
+        "https_proxy",
+        "all_proxy",
+        "no_proxy",
+    ),
+    *("SSL_CERT_FILE", "SSL_CERT_DIR"),
+)
+"""The same for a child that calls other machines."""
+FURTHER = "ONWARD_CHILD_VARIABLES"
+"""Variable of an operator: names, separated by commas, that every child receives as well. An environment of
+one's own, which runs in the training job, may need some."""
+
+
+def child_environment(*also: str, **extra: str) -> dict[str, str]:
+    """Returns the environment for a child of this process: ``EVERY_CHILD``, ``also`` and ``extra`` alone.
+
+    Keys of object stores and of the service are in this process's environment, and no child needs them.
 
     Threads of a parallel region sleep soon instead of spinning: when another process needs the core, spinning
     made two threads ten times slower than one (measured with the tiny model).
     """
+    further = filter(None, map(str.strip, os.environ.get(FURTHER, "").split(",")))
+    wanted = (*EVERY_CHILD, *also, *further)
+    passed = {
+        name: value for name, value in os.environ.items() if any(fnmatchcase(name, one) for one in wanted)
+    }
     ours = {
         "ONWARD_PARENT_PID": str(os.getpid()),
         "PYTHONUNBUFFERED": "1",
         "GOMP_SPINCOUNT": os.environ.get("GOMP_SPINCOUNT", "5000"),
     }
-    return {**os.environ, **ours, **extra}
+    return {**passed, **ours, **extra}

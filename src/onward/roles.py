@@ -61,15 +61,23 @@ async def together(*loops: Coroutine[Any, Any, object]) -> None:
         raise failures.exceptions[0] from None
 
 
-async def lead(ctx: Context, role: str, seconds: float, work: Callable[[Lease], Awaitable[None]]) -> None:
+async def lead(
+    ctx: Context,
+    role: str,
+    seconds: float,
+    work: Callable[[Lease], Awaitable[None]],
+    *,
+    is_role: bool = True,
+) -> None:
     """Runs ``work`` while this process holds the lease of ``role``, until cancelled; stands by otherwise.
 
     ``seconds``: time to live of the lease. ``work`` is cancelled when the lease is lost. It starts again with
     a new lease after that, and after it raised ConflictError, BusError or WarehouseError. Only the first
-    cancellation reaches ``work``, so it has its own time to finish, with the lease.
+    cancellation reaches ``work``, so it has its own time to finish, with the lease. Work beside a role
+    (``is_role`` false) has no mark of readiness.
     """
     log = logs.get(role)
-    with ready(ctx, role):  # a standby is ready too
+    with ready(ctx, role) if is_role else contextlib.nullcontext():  # a standby is ready too
         for _ in until_cancelled():
             lease = Lease(ctx.bus.bucket("rl_leases"), role, new_id(), seconds, ctx.clock)
             try:
@@ -98,7 +106,7 @@ async def _acquire(lease: Lease, log: Any) -> None:
 
 async def _while_held(lease: Lease, work: Callable[[Lease], Awaitable[None]]) -> None:
     """Runs ``work``. The lease is renewed until ``work`` has ended, also while it finishes."""
-    async with _beside(lease.keep_renewed()) as renewal, _beside(work(lease)) as working:
+    async with beside(lease.keep_renewed()) as renewal, beside(work(lease)) as working:
         await asyncio.wait({renewal, working}, return_when=asyncio.FIRST_COMPLETED)
     for task in (working, renewal):
         if not task.cancelled():
@@ -106,7 +114,7 @@ async def _while_held(lease: Lease, work: Callable[[Lease], Awaitable[None]]) ->
 
 
 @asynccontextmanager
-async def _beside(work: Awaitable[None]) -> AsyncIterator[asyncio.Future[None]]:
+async def beside(work: Awaitable[None]) -> AsyncIterator[asyncio.Future[None]]:
     """Runs ``work`` beside the block. When the block ends, cancels it once and waits for its end."""
     task = asyncio.ensure_future(work)
     try:
@@ -137,7 +145,7 @@ async def keep_running(
     for _ in until_cancelled():
         quiet = asyncio.create_task(failures.recover())
         try:
-            await run()
+            await _alone(run)
             honour_cancellation(asked)
             error: BaseException = RuntimeError("it ended by itself")
         except asyncio.CancelledError as cancelled:
@@ -151,6 +159,18 @@ async def keep_running(
         finally:
             quiet.cancel()
         await failures.pause(error)
+
+
+async def _alone(run: Callable[[], Awaitable[None]]) -> None:
+    """Runs one attempt in a task of its own, to which each cancellation is passed on. A TaskGroup that fails
+    leaves a cancellation request in its task, until Python 3.13: it must not look like one of the host."""
+    task = asyncio.ensure_future(run())
+    while not task.done():
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError:
+            task.cancel()
+    task.result()
 
 
 class _Failures:

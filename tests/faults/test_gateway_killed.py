@@ -10,11 +10,13 @@ from pathlib import Path
 import httpx
 import pytest
 from gateway_child import gateway, kept, recorded
+from serving_world import World
 
 from onward.bus import Bus, NatsServer, Outbox
 from onward.capture.collecting.quarantine import Quarantine, QuarantineKeys
 from onward.clock import SystemClock
 from onward.config import load
+from onward.serving.http import gateway as gateway_module
 from onward.serving.recording.recording import Journal
 from onward.warehouse import Objects
 
@@ -112,3 +114,21 @@ async def test_killed_around_the_quarantine_is_one_held_body(server, bus, tmp_pa
     assert json.loads(message.data)["trajectory_id"] == name
     assert (SECRET.encode() in message.data) == has_secret
     assert (await bus.js.stream_info("RL_TRAJECTORIES")).state.last_seq == 0
+
+
+async def test_a_living_gateway_takes_over_what_a_killed_one_had_in_hand(server, bus, tmp_path, monkeypatch):
+    monkeypatch.setattr(gateway_module, "ADOPT_SECONDS", 0.2)
+    async with gateway(server, tmp_path) as killed, World(bus, tmp_path) as living:
+        assert living.gateway.place.name == "gateway-2"
+        await living.ask("theirs", "a task of the living one")
+        names = [await killed.ask(f"s{number}", f"task {number}") for number in range(5)]
+        assert (await killed.close("s0")).status_code == 200
+        await kept(tmp_path, *(f"task {number}" for number in range(1, 5)))
+        killed.process.kill()
+        found = await recorded(bus, 5)
+        assert sorted(item.trajectory_id for item in found) == sorted(names)
+        outcomes = {item.session_id: item.metadata.outcome for item in found}
+        assert outcomes["s0"] is not None and not any(outcomes[f"s{number}"] for number in range(1, 5))
+        late = await living.client.post("/sessions/s1/close", json={"status": "failed"})
+        assert late.status_code in (404, 503), "a close that comes too late is never confirmed"
+        assert (await bus.js.stream_info("RL_TRAJECTORIES")).state.last_seq == 5

@@ -5,7 +5,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 import uuid
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from typing import Any
 import httpx
 import psutil
 import pytest
+from onward_up import start
 
 from onward import Recorder, config, host, warehouse
 from onward.clock import SystemClock, utc_text
@@ -41,25 +41,11 @@ suite_size = 10
 
 @contextmanager
 def onward_up(folder: Path) -> Iterator[tuple[subprocess.Popen[bytes], dict[str, Any]]]:
-    """The service in a process group of its own, as a user starts it."""
-    endpoints = folder / "onward-data" / "run" / host.ENDPOINTS
-    endpoints.unlink(missing_ok=True)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "onward.cli", "up", "--log-level", "warning"],
-        cwd=folder, start_new_session=True, stdout=subprocess.DEVNULL,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
+    service = start(folder)
     try:
-        deadline = time.monotonic() + 90
-        while not endpoints.exists():
-            assert process.poll() is None, "onward up ended early"
-            assert time.monotonic() < deadline, "onward up did not come up"
-            time.sleep(0.1)
-        yield process, json.loads(endpoints.read_text())
+        yield service.process, service.endpoints
     finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+        service.kill()
 
 
 async def _work(endpoints: dict[str, Any], folder: Path, tasks: int) -> None:

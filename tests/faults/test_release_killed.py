@@ -25,14 +25,14 @@ from onward.release.releaser import Releaser
 from onward.release.evidence.outcome_source import OutcomeStream
 from onward.release.record import Releases
 from release_world import FakeSuite
-from release_stream import context, gateway_follows, publish
+from release_stream import SIGNING_KEY, context, gateway_follows, publish
 
 async def main():
     bus = await Bus.connect(sys.argv[1], token=sys.stdin.readline().strip())
     clock = ManualClock(start=SystemClock().now())
     ctx = context(bus, clock, Path(sys.argv[2]))
     releases = Releases(bus.bucket("rl_releases"), bus.bucket("rl_models"), clock)
-    releaser = Releaser(ctx, OutcomeStream(bus), FakeSuite({"d1": 0.6}, {}))
+    releaser = Releaser(ctx, OutcomeStream(bus, SIGNING_KEY), FakeSuite({"d1": 0.6}, {}))
     count = (await bus.js.stream_info("RL_OUTCOMES")).state.last_seq
     for _ in range(80):
         desired = await gateway_follows(bus, clock)

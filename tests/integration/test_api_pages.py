@@ -118,13 +118,24 @@ async def test_the_pages_load_nothing_from_elsewhere_and_run_nothing_inline(bus:
 async def test_the_page_of_routes_names_every_route_of_the_schema(bus: Bus, tmp_path: Path) -> None:
     async with api(bus, tmp_path) as (_, client):
         text = (await client.get("/docs")).text
-        schema = (await client.get("/openapi.json")).json()
+        assert (await client.get("/openapi.json")).status_code == 401
+        key = (tmp_path / "data" / "run" / "api.key").read_text()
+        headers = {"Authorization": f"Bearer {key}"}
+        schema = (await client.get("/openapi.json", headers=headers)).json()
         assert {"/feedback", "/feedback/tokens", "/status", "/rewards/{trajectory_id}"} <= schema[
             "paths"
         ].keys()
         for path, methods in schema["paths"].items():
             for method in methods:
                 assert f"{method.upper()} <code>{path}</code>" in text
+
+
+async def test_strangers_see_the_page_of_routes_with_a_key_alone(bus: Bus, tmp_path: Path) -> None:
+    async with api(bus, tmp_path, names=["agents.example.org"]) as (_, client):
+        assert (await client.get("/docs")).status_code == 401
+        key = (tmp_path / "data" / "run" / "api.key").read_text()
+        answer = await client.get("/docs", headers={"Authorization": f"Bearer {key}"})
+        assert answer.status_code == 200 and "Routes of the api" in answer.text
 
 
 def token_in(text: str) -> str | None:

@@ -98,7 +98,7 @@ async def test_every_bucket_has_one_writer_role_and_only_throwaway_ones_expire(b
         assert config.max_msgs_per_subject == spec.history and (config.max_age or None) == spec.ttl
         assert config.storage == "file" and config.discard == "new"
         assert spec.writer and spec.what
-    assert {n for n, s in BUCKETS.items() if s.ttl} == {"rl_gateways", "rl_roles", "rl_sessions"}
+    assert {n for n, s in BUCKETS.items() if s.ttl} == {"rl_closes", "rl_gateways", "rl_roles", "rl_sessions"}
 
 
 class Watching:
@@ -269,3 +269,31 @@ async def test_reading_all_keys_ends_when_the_client_swallowed_the_cancellation(
     reading.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asyncio.wait_for(asyncio.shield(reading), 10)
+
+
+async def test_an_unchanged_bucket_is_read_again_without_a_consumer_and_a_changed_one_is_not_stale(
+    bus: Bus, monkeypatch
+):
+    made, add_consumer = [], bus.js.add_consumer
+
+    async def counting(*args, **more):
+        made.append(args)
+        return await add_consumer(*args, **more)
+
+    monkeypatch.setattr(bus.js, "add_consumer", counting)
+    jobs, other = bus.bucket("rl_jobs"), bus.bucket("rl_models")
+    await jobs.create("job.a", b"1")
+    await other.create("m", b"x")
+    for _ in range(5):
+        assert [(e.key, e.value) for e in await bus.bucket("rl_jobs").entries("job.")] == [("job.a", b"1")]
+        assert await bus.bucket("rl_models").keys() == ["m"]
+    assert len(made) == 2, "one for each bucket"
+    (await jobs.entries("job.")).clear()
+    await jobs.update("job.a", b"2", (await jobs.entries("job."))[0].revision)
+    assert [e.value for e in await jobs.entries("job.")] == [b"2"]
+    await jobs.delete("job.a")
+    assert await jobs.entries("job.") == [] and await jobs.keys() == []
+    await jobs.create("job.a", b"3")
+    assert [e.value for e in await jobs.entries("job.")] == [b"3"]
+    await bus.js.purge_stream("KV_rl_jobs")
+    assert await jobs.entries("job.") == []

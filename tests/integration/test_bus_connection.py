@@ -159,3 +159,8 @@ async def test_a_closed_bus_says_so(own_server):
     await bus.close()
     with pytest.raises(BusError, match="is closed"):
         await bus.publish(TRAJECTORY, b"x", msg_id="m")
+
+
+async def test_a_header_name_that_nats_does_not_take_is_refused_at_once(bus):
+    with pytest.raises(PublishRejectedError, match="wrong name"):
+        await bus.publish("agent.rl.trajectory.v1", b"{}", msg_id="m1", headers={"A(B)": "1"})

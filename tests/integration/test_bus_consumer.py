@@ -476,6 +476,53 @@ async def test_a_body_too_large_to_carry_is_left_in_its_stream(bus):
     assert (await read_one(bus, letter.sequence)).body == body
 
 
+async def publish_raw(bus: Bus, headers: bytes, body: bytes) -> None:
+    """Publishes headers that the client refuses to write."""
+    block = b"NATS/1.0\r\n" + headers + b"\r\n"
+    sizes = f"HPUB {SUBJECT} {len(block)} {len(block) + len(body)}\r\n".encode()
+    await bus.nc._send_command(sizes + block + body + b"\r\n")
+    await bus.nc.flush()
+
+
+async def test_headers_that_no_client_may_write_do_not_keep_a_message_from_the_dead_letters(bus):
+    odd = b"A(B): 1\r\n", b"A\x00B: 2\r\n", b"\xc3\xa9: 3\r\n", b"X: \xff\x1b[31m\r\n", b"no colon\r\n"
+    for number, header in enumerate(odd):
+        await publish_raw(bus, header + b"X-Kept: yes\r\n", b"%d" % number)
+    reader = Reader(bus, lambda _: DeadLetter("odd"))
+    async with asyncio.timeout(20):
+        while len(letters := await dead_letters(bus)) < len(odd):
+            await asyncio.sleep(0.05)
+    await reader.stop()
+    assert [letter.body for letter in letters] == [b"%d" % number for number in range(len(odd))]
+    assert all(letter.headers["X-Kept"] == "yes" for letter in letters)
+    assert letters[3].headers["X"].endswith("\x1b[31m")
+    for letter in letters:
+        await replay(bus, letter.sequence)
+    assert await dead_letters(bus) == []
+
+
+async def test_a_message_with_as_many_headers_as_a_stream_takes_fits_into_the_dead_letters(bus):
+    large = b"".join(b"X-%d: %s\r\n" % (number, b"a" * 12_000) for number in range(5))
+    await publish_raw(bus, large + b"Rl-Claim: small\r\n", b"")
+    reader = Reader(bus, lambda _: DeadLetter("odd"))
+    async with asyncio.timeout(20):
+        while not (letters := await dead_letters(bus)):
+            await asyncio.sleep(0.05)
+    await reader.stop()
+    assert letters[0].headers["Rl-Claim"] == "small" and "X-4" not in letters[0].headers
+
+
+async def test_a_dead_letter_with_odd_headers_of_its_own_is_listed(bus):
+    headers = {"Onward-Sequence": "\u00b2", "Onward-Reason": "[/no]\u00e9", "Onward-Stream": "\x1b[31m"}
+    for sequence in ("\u00b2", "9" * 5000, "-1"):
+        await bus.nc.publish("agent.rl.dlq.v1.X", b"", headers={**headers, "Onward-Sequence": sequence})
+    async with asyncio.timeout(20):
+        while len(letters := await dead_letters(bus)) < 3:
+            await asyncio.sleep(0.05)
+    assert {letter.source_sequence for letter in letters} == {0}
+    assert letters[0].reason.startswith("[/no]")
+
+
 async def test_an_unknown_dead_letter_is_one_sentence(bus):
     for sequence in (0, -1, 5):
         with pytest.raises(NotFoundError, match="There is no dead letter"):

@@ -16,6 +16,7 @@ import pytest
 
 from onward.bus import Bus, NatsServer
 from onward.bus.server import find_binary
+from onward.bus.streams import sized
 from onward.errors import BusError, NotFoundError, PortBusyError
 
 TRAJECTORY = "agent.rl.trajectory.v1"
@@ -92,6 +93,17 @@ async def test_a_stream_that_switches_fsync_off_for_itself_is_refused_at_start(o
     assert not own_server.running
 
 
+async def test_streams_for_a_hundred_gigabytes_a_month_are_created_and_survive_a_restart(own_server):
+    bus = await Bus.connect(own_server.url, token=own_server.token)
+    await bus.ensure_streams(specs=sized(100.0))
+    await bus.publish(TRAJECTORY, b"m", msg_id="m")
+    await own_server.stop()
+    await own_server.start()
+    info = await bus.js.stream_info("RL_TRAJECTORIES")
+    assert (info.config.max_bytes or 0) > 125e9 and info.state.messages == 1
+    await bus.close()
+
+
 async def test_a_taken_port_gives_one_sentence(tmp_path):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -128,6 +140,8 @@ async def test_token_and_configuration_are_for_the_owner_only(own_server):
     assert {p.name: oct(p.stat().st_mode & 0o777) for p in run.iterdir()} == {
         "nats.token": "0o600",
         "nats.conf": "0o600",
+        "nats.logins.json": "0o600",
+        "agent.url": "0o600",
     }
     assert len(own_server.token) >= 32
     assert own_server.token not in Path(f"/proc/{own_server.pid}/cmdline").read_text()

@@ -11,7 +11,7 @@ from nats.js.errors import APIError
 
 from onward.bus import Ack, Bus, consume
 from onward.bus.buckets import BUCKETS
-from onward.bus.streams import DAY, STREAMS, Difference, apply, ensure_streams, plan
+from onward.bus.streams import DAY, STREAMS, Difference, apply, ensure_streams, plan, sized
 from onward.contracts import subjects
 from onward.errors import StreamDriftError
 
@@ -68,7 +68,7 @@ async def test_the_plan_names_what_the_seeds_streams_would_lose(seed_bus):
 
 async def test_a_start_keeps_the_seeds_streams_and_works_against_them(seed_bus):
     before = (await seed_bus.js.stream_info("RL_TRAINING")).config
-    rest = await ensure_streams(seed_bus)
+    rest = await ensure_streams(seed_bus, specs=sized(100.0))
     assert {d.stream for d in rest} == set(SEED)
     assert (await seed_bus.js.stream_info("RL_TRAINING")).config == before
     seen: list[bytes] = []
@@ -141,6 +141,30 @@ async def test_apply_never_sets_a_byte_limit_below_what_is_stored(bare_bus, monk
     info = await bare_bus.js.stream_info("RL_DEPLOY")
     assert info.state.messages == 20 and info.config.max_bytes >= info.state.bytes
     await bare_bus.publish(subjects.MODEL_DEPLOYED, b"x", msg_id="more")
+
+
+async def test_a_start_raises_byte_limits_with_the_expected_volume_and_never_lowers_them(bus):
+    async def limit() -> int:
+        return int((await bus.js.stream_info("RL_TRAJECTORIES")).config.max_bytes or 0)
+
+    await bus.publish(subjects.TRAJECTORY, b"stored", msg_id="stored")
+    assert await limit() == 4 << 30
+    more = sized(100.0)
+    found = await plan(bus, more)
+    assert {d.stream for d in found} == {
+        "RL_TRAJECTORIES",
+        "RL_REWARDS",
+        "RL_FEEDBACK",
+        "RL_OUTCOMES",
+        "RL_DLQ",
+    }
+    assert {(d.field, d.migration, d.loses_data) for d in found} == {("max_bytes", "update", False)}
+    assert await ensure_streams(bus, specs=more) == []
+    assert await limit() == more["RL_TRAJECTORIES"].max_bytes > 125e9
+    assert (await bus.js.get_msg("RL_TRAJECTORIES", seq=1)).data == b"stored"
+    assert {d.migration for d in await plan(bus)} == {"keep"}, "the server keeps more than is expected now"
+    assert await ensure_streams(bus) == []
+    assert await limit() == more["RL_TRAJECTORIES"].max_bytes
 
 
 async def test_what_cannot_be_changed_in_place_is_refused_before_anything_is_touched(bare_bus):

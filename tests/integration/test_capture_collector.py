@@ -15,6 +15,7 @@ from collector_world import bodies, collect, count, document, on_disk, publish, 
 from onward.bus import Bus, NatsServer
 from onward.bus.deadletter import dead_letters
 from onward.capture.collecting import collector
+from onward.capture.collecting.quarantine import Quarantine, QuarantineKeys
 from onward.clock import SystemClock, utc_text
 from onward.config import load
 from onward.context import Context
@@ -165,6 +166,55 @@ async def test_the_same_id_with_another_body_is_a_conflict(ctx):
     assert not any(SECRET.encode() in body for body in await bodies(ctx))
 
 
+def of_gateway(turns: int, outcome: dict | None = None) -> dict:
+    """A task as a gateway records it: while it is open, and when it has ended."""
+    made = document(1, start_timestamp=BEGUN)
+    made["turns"] = [{**copy.deepcopy(made["turns"][0]), "turn_id": n + 1} for n in range(turns)]
+    for turn in made["turns"]:
+        turn["timestamp"] = BEGUN
+    made["metadata"]["capture"] = {"source": "gateway", "closed": "close" if outcome else "restart"}
+    return made if outcome is None else made | {"metadata": made["metadata"] | {"outcome": outcome}}
+
+
+BEGUN = utc_text(datetime.now(UTC) - timedelta(minutes=1))
+FAILED = {"status": "failed"}
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+@pytest.mark.parametrize("backwards", [True, False])
+async def test_of_two_recordings_of_one_task_the_fuller_one_is_stored(ctx, at_once, backwards):
+    recorded = [of_gateway(1), of_gateway(2), of_gateway(2, FAILED)]
+    for number, body in enumerate(reversed(recorded) if backwards else recorded):
+        await publish(ctx, body, msg_id=f"recording-{number}")
+        if not at_once:
+            await collect(ctx)
+    await collect(ctx)
+    (row,) = await rows(ctx)
+    assert (row["n_turns"], json.loads(row["payload"])["metadata"].get("outcome")) == (2, FAILED)
+    assert await dead_letters(ctx.bus) == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"session_id": "another"},
+        {"metadata": of_gateway(1)["metadata"] | {"outcome": {"status": "completed_successfully"}}},
+        {"metadata": {"model": "m", "outcome": FAILED}},
+        {"turns": document(1, text="other words")["turns"]},
+    ],
+    ids=["session", "outcome", "publisher", "text"],
+)
+async def test_a_recording_that_contradicts_the_stored_one_is_a_conflict(ctx, change):
+    stored = of_gateway(1, FAILED) if "metadata" in change and len(change["metadata"]) > 2 else of_gateway(1)
+    await publish(ctx, stored)
+    await collect(ctx)
+    await publish(ctx, of_gateway(1, FAILED) | change, msg_id="other")
+    await collect(ctx)
+    (row,) = await rows(ctx)
+    assert json.loads(row["payload"])["turns"] == stored["turns"] and row["stream_seq"] == 1
+    assert [letter.reason for letter in await dead_letters(ctx.bus)] == ["conflict"]
+
+
 async def test_poison_goes_to_the_dead_letters_and_the_collector_goes_on(ctx):
     schema = document(3, text=SECRET)
     del schema["metadata"]
@@ -194,6 +244,29 @@ async def test_poison_goes_to_the_dead_letters_and_the_collector_goes_on(ctx):
     assert [row["session_id"] for row in await rows(ctx)] == ["s9"]
     assert len(await bodies(ctx)) == 1  # the headers held a secret, so the raw messages are gone
     assert count(ctx, "onward_dead_letters_total", stream=collector.STREAM, reason="schema") == 1
+
+
+async def test_odd_characters_numbers_and_headers_stop_no_one(ctx):
+    def body(number: int, **changes) -> bytes:
+        return json.dumps(document(number, **changes)).encode()
+
+    half = body(1, text="HERE").replace(b"HERE", rb"\ud800")
+    key = body(2, metadata={"model": "m", "HERE": 1}).replace(b"HERE", rb"\udfff")
+    nan = body(3, metadata={"model": "m", "x": float("nan")})
+    huge = body(4, metadata={"model": "m", "x": 12345}).replace(b"12345", b"1e999")
+    raw_half = body(5, text="HERE").replace(b"HERE", b"\xed\xa0\x80")
+    for number, data in enumerate((half, key, nan, huge, raw_half)):
+        await publish(ctx, data, msg_id=f"odd{number}")
+    await publish(ctx, body(6), msg_id="claim", headers={"Rl-Claim": "\u00e9[/no]\x1b[31m"})
+    await publish(ctx, body(7, text="nul \x00, esc \x1b[31m, [/no]"), msg_id="nul", headers={"X": "\u00e9"})
+    await collect(ctx)
+    assert [letter.reason for letter in await dead_letters(ctx.bus)] == ["claim"]
+    quarantine = Quarantine(ctx.objects, QuarantineKeys.from_settings(ctx.settings), ctx.clock)
+    held = sorted(await quarantine.list_held(), key=lambda one: int(one.held_id.split("-")[0]))
+    assert [one.reason for one in held] == ["not_json", "not_json", "not_finite", "not_finite", "not_json"]
+    (stored,) = await rows(ctx)
+    text = json.loads(stored["payload"])["turns"][0]["observation"]["content"]
+    assert text == "nul \x00, esc \x1b[31m, [/no]"
 
 
 async def test_a_secret_in_the_headers_of_a_clean_body_is_erased_too(ctx, server, tmp_path):

@@ -55,8 +55,7 @@ async def agents(
     process = AgentsProcess(
         gateway=gateway,
         api_key="key",
-        nats_url=nats_server.url,
-        nats_token=nats_server.token,
+        nats_url=nats_server.agent_url,
         outbox=tmp_path / "outbox.db",
     )
     await process.start(seed=0, max_tokens=8, run="desk-0", log=tmp_path / "agents.log")

@@ -63,6 +63,7 @@ async def test_pages_and_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         "export",
         "feedback",
         "gateway",
+        "logins",
         "operations",
         "quarantine",
         "rescoring",
@@ -75,9 +76,7 @@ async def test_pages_and_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         assert [block.text.count("max_tokens=40") for block in readme] == [1, 1]
         for block in readme:  # each in a process of its own, as somebody copies it
             text = block.text.replace("http://127.0.0.1:3000", loop.ctx.endpoints["gateway_url"])
-            (tmp_path / "pasted.py").write_text(
-                text.replace("nats://127.0.0.1:4222", loop.endpoints["nats_url"])
-            )
+            (tmp_path / "pasted.py").write_text(text)
             assert await run_program(tmp_path, tmp_path / "pasted.py") == "It is 42.\n"
         key = (tmp_path / "onward-data" / "run" / "api.key").read_text().strip()
         by_key = "key-" + hashlib.sha256(key.encode()).hexdigest()[:8]

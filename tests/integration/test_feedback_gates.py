@@ -132,6 +132,7 @@ async def test_redelivery_and_a_restart_tell_a_vote_once(world):
         world.gateway._metrics,
         lambda: world.gateway.state.routes,
         lost_after_seconds=600,
+        signing_key=world.gateway._signing_key,
     )
     early = await again.on_feedback(_messages(world, votes))  # what was told before is not known yet
     assert [type(answer) for answer in early] == [Retry, Retry]

@@ -340,3 +340,29 @@ async def test_a_flood_of_posts_for_one_session_is_a_handful_of_votes(api):
             group.create_task(flood())
     assert codes == {202: 20, 429: 980}
     assert len(await api.published(20)) == 20
+
+
+async def test_the_api_refuses_odd_feedback(bus, tmp_path):
+    async with Api(bus, tmp_path) as api:
+        key = {"Authorization": f"Bearer {SERVER}"}
+        for path in ("/feedback", "/feedback/tokens"):
+            for body in (
+                rb'{"\ud800":1}',
+                rb'{"session_id":"\ud800","signal":"thumbs_up"}',
+                rb'{"session_id":"s1","signal":"thumbs_up","comment":"\ud800"}',
+                rb'{"session_id":"s1","signal":"rating","value":NaN}',
+                b'{"session_id":"s1","expires_in":1e999,"signal":' + b"9" * 400 + b"}",
+                b'{"a":' * 3000,
+                b"[" * 16000,
+                b"\xff\xfe",
+            ):
+                answer = await api.client.post(path, content=body, headers=key)
+                assert answer.status_code == 400, (path, body[:60], answer.text)
+                assert answer.json()["error"]["message"]
+        for token in (b"oft1.\xed\xa0\x80.x", b"oft\xff"):
+            answer = await api.client.post(
+                "/feedback", content=b"{}", headers={b"Authorization": b"Bearer " + token}
+            )
+            assert answer.status_code == 401
+        answer = await api.client.get("/rewards/%ED%A0%80%00", headers=key)
+        assert answer.status_code in (400, 403)

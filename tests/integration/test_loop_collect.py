@@ -13,8 +13,8 @@ async def test_recorded_work_is_stored_once_without_its_secret_and_scored(tmp_pa
     settings = config.load(environ={}, overrides={"data_dir": tmp_path / "data", "nats": {"port": 0}})
     secret = "ghp_" + "a1B2" * 9
     async with host.running(settings, roles=("collector", "rewarder")) as loop:
-        token = (settings.run_dir / "nats.token").read_text().strip()
-        recorder = Recorder(tmp_path / "outbox.db", nats_url=loop.endpoints["nats_url"], nats_token=token)
+        agent = (settings.run_dir / "agent.url").read_text()
+        recorder = Recorder(tmp_path / "outbox.db", nats_url=agent)
         for number in range(5):
             with recorder.task(f"Task {number}", session_id=f"s{number}") as task:
                 task.turn(

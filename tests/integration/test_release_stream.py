@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 from docs_blocks import run_command
-from release_stream import context, gateway_follows, publish
+from release_stream import SIGNING_KEY, context, gateway_follows, outcome, publish
 from release_world import FakeSuite
 
 from onward.bus import Bus, NatsServer
+from onward.capture import provenance
 from onward.clock import ManualClock, SystemClock
-from onward.contracts import ModelDeployed, decode
+from onward.contracts import ModelDeployed, decode, encode
 from onward.release import releaser
 from onward.release.evidence.outcome_source import STREAM, OutcomeStream
 from onward.release.record import Releases
@@ -20,7 +21,7 @@ from onward.release.releaser import Releaser, install_initial
 
 
 async def test_outcomes_are_read_from_any_cursor_in_order(bus: Bus):
-    reader = OutcomeStream(bus)
+    reader = OutcomeStream(bus, SIGNING_KEY)
     assert await reader.last_sequence() == 0
     assert await reader.read(0, 10) == []
     for n in range(25):
@@ -35,7 +36,7 @@ async def test_outcomes_are_read_from_any_cursor_in_order(bus: Bus):
 
 
 async def test_a_deleted_consumer_costs_nothing(bus: Bus):
-    reader = OutcomeStream(bus)
+    reader = OutcomeStream(bus, SIGNING_KEY)
     for n in range(6):
         await publish(bus, SystemClock(), n, "r", "current", "reward", 1.0)
     assert len(await reader.read(0, 3)) == 3
@@ -62,7 +63,7 @@ async def test_a_bad_release_is_taken_back_on_real_buckets_and_streams(bus: Bus,
     releases = Releases(bus.bucket("rl_releases"), bus.bucket("rl_models"), clock)
     await install_initial(ctx, "d0", "checkpoints/warm/0")
     await add_job(bus)
-    releaser = Releaser(ctx, OutcomeStream(bus), FakeSuite({"d1": 0.6}, {}))
+    releaser = Releaser(ctx, OutcomeStream(bus, SIGNING_KEY), FakeSuite({"d1": 0.6}, {}))
     count = 0
     for _ in range(60):
         desired = await gateway_follows(bus, clock)
@@ -91,6 +92,44 @@ async def test_a_bad_release_is_taken_back_on_real_buckets_and_streams(bus: Bus,
     assert [document.metadata.event for document in documents if document.metadata] == [
         "installed", "candidate", "rollback",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("forgery", ["unsigned", "another key", "changed after it was signed", "rubbish"])
+async def test_forged_outcomes_do_not_move_a_release_and_are_told(bus: Bus, tmp_path: Path, forgery: str):
+    """Forty bad outcomes for the candidate, as a login with every right can publish them."""
+    clock = ManualClock(start=SystemClock().now())
+    ctx = context(bus, clock, tmp_path)
+    await install_initial(ctx, "d0", "checkpoints/warm/0")
+    await add_job(bus)
+    releaser = Releaser(ctx, OutcomeStream(bus, SIGNING_KEY), FakeSuite({"d1": 0.6}, {}))
+    for _ in range(60):
+        desired = await gateway_follows(bus, clock)
+        if desired and len(desired["arms"]) == 2:
+            break
+        await releaser.tick()
+        await clock.advance(1.0)
+    assert desired is not None and len(desired["arms"]) == 2
+    for number in range(40):
+        for arm, bad in (("candidate", 1.0), ("current", 0.0)):
+            made = outcome(clock, number, desired["release_id"], arm, "error", bad)
+            if forgery == "another key":
+                made = provenance.sign_outcome(made, b"x" * 32)
+            elif forgery == "changed after it was signed":
+                made = provenance.sign_outcome(made.model_copy(update={"value": 1.0 - bad}), SIGNING_KEY)
+                made = made.model_copy(update={"value": bad})
+            elif forgery == "rubbish":
+                made = made.model_copy(update={"signature": "é" * 64})
+            await bus.publish("agent.rl.outcome.v1", encode(made), msg_id=f"{arm}-{number}")
+    for _ in range(5):
+        await releaser.tick()
+        await clock.advance(1.0)
+    record, evidence = releaser.record, releaser._evidence
+    assert record is not None and evidence is not None and record.serving
+    assert evidence.arms["candidate"]["judged"] == evidence.arms["current"]["judged"] == 0
+    assert evidence.ignored == {"unsigned": 80}
+    assert ctx.metrics.registry.get_sample_value("onward_outcomes_refused_total") == 80
+    assert [alert[0] for alert in ctx.alerts.raised].count("unsigned_outcome") == 1
+    await releaser.close()
 
 
 async def test_releases_are_shown_while_nothing_runs_and_nothing_is_left_behind(

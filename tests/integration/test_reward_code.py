@@ -256,6 +256,57 @@ def test_nothing_is_executed(analyser: CodeAnalyser, tmp_path: Path) -> None:
     assert not mark.exists()
 
 
+EVIL_TOOL = """
+import onward.reward.code.child as child
+class Evil(child.Lint):
+    def examine(self, how, cells, folder):
+        try:
+            return {"read": open(cells[0]).read()}
+        except OSError as error:
+            return {"read": type(error).__name__}
+child.Lint = Evil
+"""
+
+
+def tool_that_reads(monkeypatch: pytest.MonkeyPatch, *, without_landlock: bool = False) -> None:
+    """Makes the child's tools open the file that a piece of code names."""
+    boot, closed = sandbox_module._BOOT, "child.close_files = lambda *_: False\n" if without_landlock else ""
+    changed = boot.replace(
+        "\nfrom onward.reward.code.child", f"\n{EVIL_TOOL}{closed}from onward.reward.code.child"
+    )
+    assert changed != boot
+    monkeypatch.setattr(sandbox_module, "_BOOT", changed)
+
+
+def test_a_tool_that_code_took_over_reads_no_file_of_this_machine(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "secret").write_text("mysecretword")
+    tool_that_reads(monkeypatch)
+    taken = Sandbox(TIGHT)
+    outside, users, own = (
+        taken.examine("file", [path]) for path in (str(tmp_path / "secret"), "/etc/passwd", os.__file__)
+    )
+    taken.close()
+    if taken.files == "open":
+        pytest.skip("this kernel has no Landlock")
+    assert outside == users == {"read": "PermissionError"}
+    assert own["read"].startswith('r"""OS routines'), "Python's own files are open"
+
+
+@pytest.mark.parametrize("required", [False, True])
+def test_without_landlock_code_is_rated_with_a_warning_or_not_at_all(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture, required: bool
+) -> None:
+    (tmp_path / "secret").write_text("mysecretword")
+    tool_that_reads(monkeypatch, without_landlock=True)
+    weak = Sandbox(TIGHT, isolation_required=required)
+    read = weak.examine("file", [str(tmp_path / "secret")])
+    weak.close()
+    assert read == ({"failed": "not_isolated"} if required else {"read": "mysecretword"})
+    assert "no Landlock" in caplog.text and "reward.code_isolation" in caplog.text
+
+
 def test_files_named_like_the_tools_are_harmless(analyser: CodeAnalyser) -> None:
     poison = "raise SystemExit(1)\n"
     names = ("random", "pylint", "sitecustomize", "os", "json")

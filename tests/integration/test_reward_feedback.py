@@ -238,14 +238,22 @@ async def test_bad_feedback_is_put_aside_with_a_reason(ctx):
     other = said("f1", trajectory_id="t1", signal="thumbs_up")
     await ctx.bus.publish(subjects.FEEDBACK, encode(other), msg_id="other")
     await ctx.bus.publish(subjects.FEEDBACK, b"{not json", msg_id="garbage")
+    for name, odd in (("half", rb'{"comment": "\ud800"}'), ("nan", b'{"value": NaN}')):
+        await ctx.bus.publish(subjects.FEEDBACK, odd, msg_id=name, headers={"X": "\u00e9[/no]"})
     secret = "sk-" + "c3D4" * 12
     await ctx.bus.publish(subjects.FEEDBACK, json.dumps({"comment": secret}).encode(), msg_id="schema")
     answers = await active.feedback.handle(await messages(ctx.bus, "RL_FEEDBACK"))
-    assert len(answers) == 4
+    assert len(answers) == 6
     letters = await dead_letters(ctx.bus, stream="RL_FEEDBACK")
-    assert [letter.reason for letter in letters] == ["conflict", "not_json", "schema"]
+    assert [letter.reason for letter in letters] == [
+        "conflict",
+        "not_json",
+        "not_json",
+        "not_finite",
+        "schema",
+    ]
     assert secret not in letters[-1].body.decode() and letters[1].body == b"{not json"
-    assert (await ctx.bus.js.stream_info("RL_FEEDBACK")).state.messages == 3, "a secret stayed on the stream"
+    assert (await ctx.bus.js.stream_info("RL_FEEDBACK")).state.messages == 5, "a secret stayed on the stream"
     assert (await history(ctx, "t1"))[-1].reward_components["user_feedback"].score == 0.0
 
 

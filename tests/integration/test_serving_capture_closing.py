@@ -88,7 +88,7 @@ async def test_the_outcome_and_the_feedback_of_a_session_arrive(world):
         ({"outcome": "failed"}, "outcome"),
         ({"feedback": {"signal": "rating"}}, "feedback.value"),
         ({"feedback": "good"}, "feedback"),
-        ({"feedback": {"signal": "thumbs_up", "comment": "half \ud83d"}}, "feedback.comment"),
+        ({"feedback": {"signal": "thumbs_up", "comment": "half \ud83d"}}, None),
         ({"feedback": {"signal": "thumbs_up", "comment": "x" * (64 * 1024 + 1)}}, "feedback.comment"),
     ],
 )

@@ -14,6 +14,7 @@ from onward.errors import ConfigError
 from onward.http import server as httpserver
 from onward.serving.http import gateway
 from onward.serving.recording.capture import Capture
+from onward.serving.routing import route_switcher
 from onward.serving.routing.arms import choose, session_key
 
 
@@ -187,6 +188,37 @@ async def test_a_tampered_adapter_is_refused_and_the_routes_stay(world):
     assert ready.status_code == 503 and "manifest" in ready.json()["reasons"]["routes"]
 
 
+async def test_a_full_disk_keeps_no_routes_from_being_served_and_all_is_stored_when_there_is_room(
+    world, monkeypatch
+):
+    one, two = await world.open_release()
+    file = world.settings.run_dir / "gateway-routes.json"
+    monkeypatch.setattr(route_switcher, "REPORT_SECONDS", 0.05)
+
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as disk:
+        disk.setattr(route_switcher, "write_whole", full)
+        await world.served(await world.desire(("agent-zero-rl-v1", one), release_id=None))
+        disk.setattr(route_switcher.AdapterRegistry, "fetch", full)
+        three = await world.register("agent-zero-rl-v3", 3.0)
+        revision = await world.desire(("agent-zero-rl-v3", three), release_id=None)
+
+        async def refused():
+            return "No space left on device" in str(world.gateway.state.ready)
+
+        await eventually(refused)
+        assert world.gateway.state.routes.current.model_id == "agent-zero-rl-v1"
+        assert two in file.read_text(), "the last routes that could be saved"
+    await world.served(revision)
+
+    async def saved():
+        return three in file.read_text()
+
+    await eventually(saved)
+
+
 async def test_a_digest_that_the_model_is_not_registered_with_is_refused(world):
     one, _ = await world.open_release()
     await world.desire(("agent-zero-rl-v1", one), ("agent-zero-rl-v2.0", "f" * 64), 0.5, "r2")
@@ -267,6 +299,22 @@ async def test_pause_answers_429_and_lets_running_calls_end(world):
     assert (await world.chat("s2")).status_code == 200
 
 
+@pytest.mark.parametrize("zone", ["", "Z", "+02:00"])
+async def test_a_pause_until_a_time_with_or_without_a_zone_ends_then(world, zone):
+    for year, status in (("2999", 429), ("2020", 200)):
+        until = f"{year}-01-01T00:00:00{zone}"
+        await world.bus.bucket("rl_control").put(
+            "traffic", json.dumps({"paused": True, "until": until}).encode()
+        )
+
+        async def answered(status=status):
+            answer = await world.chat("s1")
+            assert answer.status_code in (200, 429), answer.text
+            return answer.status_code == status
+
+        await eventually(answered)
+
+
 async def test_a_role_that_is_cancelled_again_and_again_still_ends_its_calls_before_its_engine(
     bus, tmp_path, monkeypatch
 ):
@@ -274,7 +322,7 @@ async def test_a_role_that_is_cancelled_again_and_again_still_ends_its_calls_bef
     order = []
 
     class Process:
-        engine = world.engine
+        engine, keeper = world.engine, None
 
         def __init__(self, *_, **__):
             pass

@@ -148,6 +148,40 @@ async def test_a_session_without_any_outcome_is_lost_on_its_arm(world):
     assert await world.gateway.outcomes.sweep() == 0
 
 
+@pytest.mark.parametrize("seconds", [3600, -3600])
+async def test_a_jump_of_the_wall_clock_loses_no_session(world, seconds):
+    """Fault 19: a reward is counted whether it was stamped before or after the clock was set, and its session
+    has its true age for the gates."""
+    await world.open_release()
+    for name in ("s1", "s2", "s3"):
+        await world.ask(name)
+    await world.clock.advance(10)
+    early = utc_text(world.clock.now())
+    world.clock.jump(seconds)
+    assert await world.gateway.outcomes.sweep() == 0
+    await world.clock.advance(10)
+    await world.reward("s1", release_id="r1")
+    reward = await world.reward("none", release_id="r1")
+    document = json.loads(reward.model_dump_json(exclude_none=True))
+    document |= {"session_id": "s2", "timestamp": early, "reward_id": "early"}
+    await world.bus.publish("agent.rl.reward.v1", json.dumps(document).encode(), msg_id="early")
+    await world.rewards_read()
+    assert sorted(await _kinds(world)) == [("s1", "reward", 1.0), ("s2", "reward", 1.0)]
+    for outcome in await world.outcomes():
+        assert outcome.timestamp - outcome.assigned_at == timedelta(seconds=20)
+    await world.clock.advance(575)
+    await asyncio.sleep(0.1)
+    assert await world.gateway.outcomes.sweep() == 0
+
+    async def lost():
+        await world.clock.advance(1)
+        await world.gateway.outcomes.sweep()
+        return len(await world.outcomes()) == 3
+
+    await eventually(lost)
+    assert ("s3", "lost", 1.0) in await _kinds(world)
+
+
 async def test_after_a_rollback_nobody_is_lost(world):
     one, _ = await world.open_release()
     await world.ask("s1")
@@ -165,11 +199,15 @@ async def test_a_restart_knows_who_owes_an_outcome_and_who_does_not(bus, tmp_pat
             await world.ask(name)
         await world.reward("s1", release_id="r1")
         await world.rewards_read()
-    await clock.advance(601)
+    clock.jump(3600)  # a host that wakes up; the gateway was down for a moment only
     async with World(bus, tmp_path, clock=clock, capture=OFF) as world:
+        await world.gateway.outcomes.load_sessions()
+        await clock.advance(599)
+        await asyncio.sleep(0.1)
+        assert await world.gateway.outcomes.sweep() == 0
 
         async def lost():
-            await world.gateway.outcomes.load_sessions()
+            await clock.advance(1)
             await world.gateway.outcomes.sweep()
             return len(await world.outcomes()) == 2
 

@@ -50,7 +50,7 @@ async def embedded(tmp_path_factory):
     warehouse.client = await warehouse.start()
     yield warehouse
     await warehouse.stop()
-    assert warehouse._keeper.child.returncode == 0, "the engine was not closed cleanly"
+    assert warehouse.keeper.child.returncode == 0, "the engine was not closed cleanly"
 
 
 @pytest_asyncio.fixture(loop_scope="module")
@@ -258,9 +258,9 @@ async def test_kill_nine_in_the_middle_of_inserts_loses_and_doubles_nothing(embe
         await asyncio.sleep(0.15)
         os.kill(embedded.pid, 9)
 
-    before = embedded._keeper.restarts
+    before = embedded.keeper.restarts
     await asyncio.gather(writer(0), writer(1), killer())
-    assert embedded._keeper.restarts == before + 1
+    assert embedded.keeper.restarts == before + 1
     assert sorted(await trajectory_ids(w)) == sorted(accepted)
     assert len(accepted) == 150
 

@@ -1,8 +1,9 @@
 import asyncio
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from onward.clock import ManualClock, utc_text
+from onward.clock import ManualClock, read_time, utc_text
 from onward.errors import ContractError
 from onward.ids import check_id, derived_id, model_key
 
@@ -41,3 +42,12 @@ def test_derived_ids_repeat_and_do_not_run_together() -> None:
 
 def test_a_model_key_has_no_dots() -> None:
     assert model_key("agent-zero-rl-v2.10") == "agent-zero-rl-v2_10"
+
+
+def test_a_time_without_an_offset_is_utc():
+    noon = datetime(2026, 3, 1, 12, tzinfo=UTC)
+    for text in ("2026-03-01T12:00:00", "2026-03-01T12:00:00Z", "2026-03-01T14:00:00+02:00", "20260301T12"):
+        assert read_time(text) == noon and read_time(text).utcoffset() == timedelta(0)
+    for text in ("", "noon", "2026-13-01", "0001-01-01T00:00:00+10:00", None, 5):
+        with pytest.raises(ValueError):
+            read_time(text)  # type: ignore[arg-type]

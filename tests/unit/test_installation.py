@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.metadata
+import os
 import re
 import subprocess
 import sys
 import tomllib
+import zipfile
 from pathlib import Path
 from types import ModuleType
 
@@ -72,9 +75,9 @@ def test_make_tells_in_one_sentence_that_a_python_is_too_old(tmp_path: Path, tar
     assert not (tmp_path / "venv").exists()
 
 
-def test_every_pin_has_a_hash_but_torch() -> None:
+def test_every_pin_has_a_hash() -> None:
     pins = re.findall(r"^([\w.-]+)==\S+((?: \\\n    --hash=sha256:[0-9a-f]{64})*)$", CONSTRAINTS, re.M)
-    assert [name for name, hashes in pins if not hashes] == ["torch"]
+    assert [name for name, hashes in pins if not hashes] == []
     listed = [line for line in CONSTRAINTS.splitlines() if not line.startswith(("#", " "))]
     assert len(pins) == len(listed) > 100
 
@@ -108,7 +111,76 @@ def test_the_lines_of_a_pin_are_its_own(install: ModuleType) -> None:
     lines = install.pinned("httpx").splitlines()
     assert lines[0].startswith("httpx==") and len(lines) > 1
     assert all(line.startswith("    --hash=sha256:") for line in lines[1:])
-    assert install.pinned("torch") == "torch==2.13.0"
+
+
+def test_pip_is_made_to_check_every_file_that_it_takes(
+    install: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[tuple[str, ...]] = []
+    monkeypatch.setattr(install, "pip", lambda *words: calls.append(words))
+    monkeypatch.setattr(install, "_installed", lambda _: True)
+    monkeypatch.setattr(sys, "argv", ["install.py", "all", "dev"])
+    install.main()
+    *checked, own = calls
+    assert len(checked) == 2 and all("--require-hashes" in words for words in checked)
+    assert own == ("--no-deps", "--no-build-isolation", "-e", str(ROOT)), "nothing else is taken with it"
+
+
+def _wheel(folder: Path) -> str:
+    """Makes a package ``ours`` that requires nothing; returns the SHA-256 of its wheel."""
+    path = folder / "ours-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("ours.py", "")
+        archive.writestr("ours-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: ours\nVersion: 1.0\n")
+        archive.writestr("ours-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+        archive.writestr("ours-1.0.dist-info/RECORD", "")
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+@pytest.mark.parametrize("other_bytes", [False, True])
+def test_a_file_with_other_bytes_ends_the_installation(
+    install: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, other_bytes: bool
+) -> None:
+    digest = hashlib.sha256(b"").hexdigest() if other_bytes else _wheel(tmp_path)
+    _wheel(tmp_path)
+    (tmp_path / "constraints.txt").write_text(f"ours==1.0 \\\n    --hash=sha256:{digest}\n")
+    (tmp_path / "wanted.txt").write_text("ours>=1\n")
+    for name, value in {"NO_INDEX": "1", "FIND_LINKS": tmp_path, "TARGET": tmp_path / "there"}.items():
+        monkeypatch.setenv(f"PIP_{name}", str(value))
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    words = ("--quiet", "--require-hashes", "-c", str(tmp_path / "constraints.txt"), "-r")
+    if other_bytes:
+        with pytest.raises(SystemExit):
+            install.pip(*words, str(tmp_path / "wanted.txt"))
+    else:
+        install.pip(*words, str(tmp_path / "wanted.txt"))
+    assert (tmp_path / "there" / "ours.py").exists() is not other_bytes
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_build_of_pytorch_is_installed_only_if_its_bytes_are_known(
+    install: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, known: bool
+) -> None:
+    content = b"a build"
+    digest = hashlib.sha256(content if known else b"other bytes").hexdigest()
+    (tmp_path / "constraints.txt").write_text(f"torch==2.13.0 \\\n    --hash=sha256:{digest}\n")
+    monkeypatch.setattr(install, "CONSTRAINTS", tmp_path / "constraints.txt")
+    installed: list[str] = []
+
+    def pip(*words: str, command: str = "install") -> None:
+        if command == "download":
+            assert words[-1] == "torch==2.13.0"
+            (tmp_path / "torch-2.13.0+cpu.whl").write_bytes(content)
+        else:
+            installed.append(words[-1])
+
+    monkeypatch.setattr(install, "pip", pip)
+    if known:
+        install.install_torch(tmp_path)
+    else:
+        with pytest.raises(SystemExit, match=r"which constraints\.txt does not list"):
+            install.install_torch(tmp_path)
+    assert installed == [str(tmp_path / "torch-2.13.0+cpu.whl")] * known
 
 
 def test_what_a_package_index_shows_needs_nothing_beside_it() -> None:

@@ -28,12 +28,12 @@ from onward.capture.recorder.preparation import Preparer
 from onward.errors import ContractError
 from serving_world import World
 
-def unclean(self, document):
+def unclean(self, redacted):
     raise ContractError("unclean", "No document passes here.")
 
 async def main():
     if os.environ.get("UNCLEAN"):
-        Preparer.prepare = unclean
+        Preparer.encode = unclean
     bus = await Bus.connect(os.environ["BUS"], token=os.environ["TOKEN"], name="killed")
     async with World(bus, Path(sys.argv[1])) as world:
         print(world.gateway.server.url, flush=True)
@@ -80,7 +80,7 @@ async def gateway(
         **os.environ,
         "BUS": server.url,
         "TOKEN": server.token,
-        "PYTHONPATH": str(WORLDS),
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(WORLDS), os.environ.get("PYTHONPATH")])),
         "ONWARD_CRASHPOINT": crash_at,
         "UNCLEAN": "yes" if unclean else "",
     }

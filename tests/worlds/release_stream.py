@@ -8,29 +8,37 @@ from pathlib import Path
 from release_world import FakeAlerts
 
 from onward.bus import Bus
+from onward.capture import provenance
 from onward.clock import utc_text
 from onward.config import load
 from onward.context import Context
 from onward.contracts import SessionOutcome, encode, subjects
 from onward.telemetry.metrics import Metrics
 
+SIGNING_KEY = bytes(range(32))
+"""Key of every gateway here; ``context`` writes it where the releaser's role reads it."""
 RELEASE = {
     "time_scale": 1e-5, "min_sessions": [3, 3, 3, 0],
     "error_maturity_seconds": 0, "reward_maturity_seconds": 0,
 }  # fmt: skip
 
 
-async def publish(
-    bus: Bus, clock, n: int, release: str, arm: str, kind: str, value: float, weight=0.1
-) -> None:
+def outcome(clock, n: int, release: str, arm: str, kind: str, value: float, weight=0.1) -> SessionOutcome:
+    """An outcome without a signature."""
     now = clock.now()
-    outcome = SessionOutcome.model_validate(
+    return SessionOutcome.model_validate(
         {
             "outcome_id": f"o-{n}-{kind}", "session_id": f"s{n}", "release_id": release, "arm": arm,
             "weight": weight, "assigned_at": now, "timestamp": now, "kind": kind, "value": value,
         }
     )  # fmt: skip
-    await bus.publish(subjects.OUTCOME, encode(outcome), msg_id=outcome.outcome_id)
+
+
+async def publish(
+    bus: Bus, clock, n: int, release: str, arm: str, kind: str, value: float, weight=0.1
+) -> None:
+    signed = provenance.sign_outcome(outcome(clock, n, release, arm, kind, value, weight), SIGNING_KEY)
+    await bus.publish(subjects.OUTCOME, encode(signed), msg_id=signed.outcome_id)
 
 
 async def publish_good_outcomes(bus: Bus, clock, count: int) -> int:
@@ -47,6 +55,9 @@ async def publish_good_outcomes(bus: Bus, clock, count: int) -> int:
 
 def context(bus: Bus, clock, folder: Path) -> Context:
     settings = load(environ={}, overrides={"release": RELEASE, "data_dir": folder})
+    key_file = settings.run_dir / provenance.KEY_FILE
+    key_file.parent.mkdir(parents=True, exist_ok=True)
+    key_file.write_text(SIGNING_KEY.hex())
     fakes = bus, None, None, Metrics(), FakeAlerts()
     return Context(settings, clock, *fakes)  # type: ignore[arg-type]
 

@@ -147,13 +147,19 @@ class FakeSuite:
 
 
 class Stream:
-    """RL_OUTCOMES in memory."""
+    """RL_OUTCOMES in memory. Sessions go on being assigned unless ``idle``."""
 
     def __init__(self) -> None:
         self.messages: list[Stored] = []
+        self.idle = False
+        self._assigned = 0
 
     async def last_sequence(self) -> int:
         return len(self.messages)
+
+    async def assigned(self) -> int:
+        self._assigned += not self.idle
+        return self._assigned
 
     async def read(self, after: int, limit: int) -> list[Stored]:
         return self.messages[after : after + limit]
@@ -161,12 +167,14 @@ class Stream:
 
 @dataclass
 class Policy:
-    """How an arm behaves: chances of an error, of success and of bad feedback (None: gives none)."""
+    """How an arm behaves: chances of an error, of success, of bad feedback (None: gives none), and of a
+    session that nobody reports about: the gateway declares it lost."""
 
     error: float = 0.0
     success: float = 0.7
     negative: float | None = None
     mute: bool = False
+    lost: float = 0.0
 
 
 class World:
@@ -316,11 +324,14 @@ class World:
             failed, success, hated = self.rng.random(3)
             if how.mute:
                 continue
+            is_lost = how.lost and self.rng.random() < how.lost
             items: list[tuple[float, str, float]] = [(reward_after, "reward", float(success < how.success))]
             if failed < how.error:
                 items.insert(0, (min(1.0, reward_after / 2), "error", 1.0))
             if how.negative is not None:
                 items.append((60.0, "feedback", float(hated < how.negative)))
+            if is_lost:
+                items = [(self.settings.release.lost_after_seconds, "lost", 1.0)]
             for late, kind, value in items:
                 outcome = SessionOutcome.model_validate(
                     {

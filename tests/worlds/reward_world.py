@@ -10,6 +10,7 @@ import pytest_asyncio
 from nats.js.errors import NotFoundError
 
 from onward.bus import Bus, Message
+from onward.bus.headers import usable
 from onward.clock import SystemClock, utc_text
 from onward.config import load
 from onward.context import Context
@@ -127,7 +128,7 @@ async def messages(bus: Bus, stream: str = "RL_TRAJECTORIES") -> list[Message]:
             raw = await bus.js.get_msg(stream, seq=sequence)
         except NotFoundError:
             continue  # erased
-        found.append(Message(raw.data, raw.headers or {}, raw.subject, sequence, 1, raw.time))
+        found.append(Message(raw.data, usable(raw.headers), raw.subject, sequence, 1, raw.time))
     return found
 
 

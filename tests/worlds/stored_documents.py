@@ -6,7 +6,10 @@ import json
 from typing import Any
 
 from onward.contracts.buckets import (
+    AnsweredClose,
+    AskedClose,
     Assignment,
+    CheckedUntil,
     Desired,
     DesiredRoutes,
     Document,
@@ -18,6 +21,9 @@ from onward.contracts.buckets import (
     ModelEntry,
     OptOutCount,
     Pin,
+    ReaderPosition,
+    RecoveryReport,
+    RecoveryRequest,
     ReleaseCommand,
     ReleaseEntry,
     RescoreProgress,
@@ -63,8 +69,19 @@ STORED: dict[type[Document], str] = {
     GatewayReport: '{"arms":[{"adapter_digest":"d0","arm":"current","model_id":"agent-zero-rl-v0",'
     '"weight":1.0}],"error":null,"gateway_id":"gw-1","in_flight":2,"paused":false,"probes":{"d0":-1.25},'
     '"release_id":null,"revision":6,"served":["d0"],"step":0,"updated_at":"2026-01-05T09:00:00.000Z"}',
-    Assignment: '{"arm":"candidate","assigned_at":"2026-01-05T09:00:00.000Z","earlier":["r0"],'
-    '"model_id":"agent-zero-rl-v1","release_id":"r1","session_id":"s","weight":0.1}',
+    Assignment: '{"answered":true,"arm":"candidate","assigned_at":"2026-01-05T09:00:00.000Z",'
+    '"earlier":["r0"],"model_id":"agent-zero-rl-v1","release_id":"r1","session_id":"s","weight":0.1}',
+    AskedClose: '{"gateway_id":"gw-1","name":"s","outcome":{"status":"failed"},"owner":"0a1b"}',
+    AnsweredClose: '{"closed":[{"session_id":"s","silent":false,"trajectory_id":"t","turns":2}],'
+    '"error":"A call is under way.","status":409}',
+    CheckedUntil: '{"sequence": 17, "stream_created": "2026-01-01 00:00:00+00:00"}',
+    RecoveryRequest: '{"accept": false, "asked": true, "requested_at": "2026-01-05T09:00:00.000Z", '
+    '"restore": true, "run_id": "c1"}',
+    RecoveryReport: '{"answered": "c1", "at": "2026-01-05T09:00:00.000Z", "detached": {"rewards": ["p"]}, '
+    '"done": 3, "finished": true, "restore": true, "run_id": "c1", "table": "rewards", '
+    '"tables": {"rewards": {"missing": 3}}, "total": 3, "without_reward": 1}',
+    ReaderPosition: '{"sequence": 17, "stored_at": "2026-01-05T09:00:00.000123+00:00", '
+    '"stream_created": "2026-01-01 00:00:00+00:00"}',
     OptOutCount: '{"count": 3, "recent": [4, "held-5", 6]}',
     RoleFailure: '{"error": "KeyError: arms", "failed_at": "2026-01-05T09:00:00.000Z", "restarts": 2, '
     '"role": "collector"}',

@@ -22,10 +22,10 @@ from onward.context import Context
 from onward.errors import ConflictError, OutboxFullError, RedactionError
 from onward.feedback import votes
 from onward.feedback.intake import FeedbackIntake
-from onward.feedback.limits import RateLimit, network_of
 from onward.feedback.tokens import MAX_DAYS, Subject, TokenKeys, TokenRefusedError, is_token
 from onward.http.app import Caller, HttpError, authorize, read_json
 from onward.http.cors import Cors
+from onward.http.limits import RateLimit, network_of
 from onward.ids import derived_id, is_id, new_id
 from onward.warehouse import queries
 

@@ -5,11 +5,12 @@ Each page is one file, without its own script except for the trial.
 Invariants: no page has a secret, a path of this machine or the address of NATS, because a proxy that adds no
 header looks like a browser on this machine. If ``is_local`` holds, pages also show the serving model (as
 ``/metrics`` does), addresses, and a token for votes on a made-up session. For all others they show links and
-ask for a key, as the routes behind them do.
+ask for a key, as the routes behind them do; ``/docs`` then wants one too.
 """
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import html
@@ -21,7 +22,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse, Response
 
 from onward.api.feedback import FeedbackApi
-from onward.api.status import next_sentence, serving_sentence
+from onward.api.status import STATUS_SECONDS, next_sentence, serving_sentence
 from onward.bus import read_document
 from onward.bus.documents import is_learning_paused
 from onward.config import HttpSettings
@@ -29,6 +30,7 @@ from onward.context import Context
 from onward.contracts.buckets import DesiredRoutes
 from onward.coordinator.coordinator import rewarded_since_snapshot
 from onward.errors import BusError, WarehouseError
+from onward.http.app import authorize
 from onward.http.server import is_loopback
 from onward.training.role.job_table import JobTable
 
@@ -52,7 +54,7 @@ _FORWARDED = ("forwarded", "x-forwarded-", "x-real-ip", "x-client-ip", "x-origin
 _LINKS = (
     ("/try/feedback", "try the feedback widget: thumbs, stars and a comment, as on a chat page"),
     ("/status", "what 'onward status --json' prints; wants the key"),
-    ("/docs", "every route of this address; for programs: /openapi.json"),
+    ("/docs", "every route of this address; for programs, with the key: /openapi.json"),
     ("/health", "whether the process lives"),
     ("/ready", "whether every part is there, and why not"),
     ("/metrics", "for Prometheus"),
@@ -71,7 +73,9 @@ def add_to(app: FastAPI, ctx: Context, feedback: FeedbackApi) -> None:
         return _page("Onward", await _home(ctx, local))
 
     @app.get("/docs", include_in_schema=False)
-    async def routes() -> HTMLResponse:
+    async def routes(request: Request) -> HTMLResponse:
+        if not is_local(request, ctx.settings.http):
+            authorize(request, "read")
         return _page("Onward: routes of the api", _routes(app.openapi()))
 
     @app.get("/try/feedback", include_in_schema=False)
@@ -129,11 +133,12 @@ async def _home(ctx: Context, local: bool) -> str:
 async def _now(ctx: Context) -> list[tuple[str, str]]:
     """Returns rows on the serving model and the next step."""
     try:
-        desired = await read_document(ctx.bus, DesiredRoutes)
-        paused = await is_learning_paused(ctx.bus)
-        jobs = [job for job, _ in await JobTable(ctx.bus.bucket("rl_jobs"), ctx.clock).all()]
-        rewarded = await rewarded_since_snapshot(ctx.bus, ctx.warehouse)
-    except (BusError, WarehouseError):  # its text may have an address
+        async with asyncio.timeout(STATUS_SECONDS):
+            desired = await read_document(ctx.bus, DesiredRoutes)
+            paused = await is_learning_paused(ctx.bus)
+            jobs = [job for job, _ in await JobTable(ctx.bus.bucket("rl_jobs"), ctx.clock).all()]
+            rewarded = await rewarded_since_snapshot(ctx.bus, ctx.warehouse)
+    except (BusError, WarehouseError, TimeoutError):  # its text may have an address
         return [("not known", "NATS or the warehouse does not answer: the log and /ready say more")]
     counted = {"rewarded": rewarded, "threshold": ctx.settings.training.threshold}
     serving, following = serving_sentence(desired), next_sentence(counted, jobs, paused)
@@ -151,7 +156,7 @@ def _routes(schema: dict[str, Any]) -> str:
     return (
         "<h1>Routes of the api</h1>"
         "<p class=soft>A key goes into <code>Authorization: Bearer KEY</code>. "
-        "For programs: <a href=/openapi.json>/openapi.json</a>. <a href=/>Back</a></p>" + _table(rows)
+        "For programs, with the key: <code>/openapi.json</code>. <a href=/>Back</a></p>" + _table(rows)
     )
 
 

@@ -9,6 +9,7 @@ from fastapi import Depends
 from onward.api import pages, status
 from onward.api.feedback import FeedbackApi
 from onward.context import Context
+from onward.health.readiness import Readiness
 from onward.http.app import load_keys, make_app, require
 from onward.http.server import Server, check_exposure
 from onward.ids import check_id
@@ -26,16 +27,25 @@ async def run(ctx: Context) -> None:
     app = make_app(
         "api",
         keys=load_keys(http.keys, ctx.settings.run_dir),
-        ready=lambda: dict(ctx.ready),
+        ready=Readiness(ctx.probes, ctx.ready),
+        warnings=ctx.warnings,
         metrics=ctx.metrics,
         hosts=[http.host, *http.names],
+        wrong_keys_per_minute=http.wrong_keys_per_minute,
+        clock=ctx.clock,
     )
 
     @app.get("/status", dependencies=[Depends(require("read"))])
     async def show_status() -> dict[str, Any]:
         """Reports the current state in one document. Scope: read."""
         found = await status.collect(ctx.bus, ctx.warehouse, ctx.settings, ctx.clock)
-        return {**found, "ready": dict(ctx.ready)}
+        restarts = {name: keeper.restarts for name, keeper in ctx.children.items()}
+        return {
+            **found,
+            "ready": dict(ctx.ready),
+            "warnings": dict(ctx.warnings),
+            "child_restarts": restarts,
+        }
 
     @app.get("/rewards/{trajectory_id}", dependencies=[Depends(require("read"))])
     async def explain(trajectory_id: str) -> dict[str, Any]:
@@ -49,7 +59,9 @@ async def run(ctx: Context) -> None:
     feedback = FeedbackApi(ctx)
     feedback.add_to(app)
     pages.add_to(app, ctx, feedback)
-    server = Server(app, http.host, http.api_port, what="The api (http.api_port)")
+    server = Server(
+        app, http.host, http.api_port, what="The api (http.api_port)", max_connections=http.max_connections
+    )
     await server.start()
     ctx.endpoints["api_url"] = server.url
     try:

@@ -52,6 +52,7 @@ BUCKETS: dict[str, BucketSpec] = {
     "rl_models": BucketSpec("releaser", 8, None, "what each model id is: digest, parent, state"),
     "rl_gateways": BucketSpec("gateway", 1, 86_400.0, "what each gateway really serves"),
     "rl_sessions": BucketSpec("gateway", 1, 7 * 86_400.0, "the arm that each session was given"),
+    "rl_closes": BucketSpec("gateway", 1, 60.0, "closes that gateways pass to each other, with answers"),
     "rl_rewarder": BucketSpec("rewarder", 4, None, "windows, baselines, stream cursor; the run of rescore"),
     "rl_coordinator": BucketSpec("coordinator", 8, None, "the last snapshot and the request made from it"),
     "rl_capture": BucketSpec(
@@ -59,6 +60,8 @@ BUCKETS: dict[str, BucketSpec] = {
     ),
     "rl_roles": BucketSpec("every role", 1, 86_400.0, "roles that fail and are started again"),
     "rl_set_aside": BucketSpec("every role", 1, None, "copies of values that could not be read"),
+    "rl_readers": BucketSpec("the reader", 1, None, "how far each durable consumer has come"),
+    "rl_recovery": BucketSpec("collector", 1, None, "the last check of the warehouse"),
     "rl_leases": BucketSpec("the holder", 1, None, "who owns a piece of work, and its epoch"),
     "rl_control": BucketSpec("operator", 16, None, "what people switched and asked for"),
 }
@@ -106,6 +109,10 @@ durable_stream = partial(
 """A stream or the stream of a bucket: on disk; if it is full it refuses, and never drops."""
 
 
+KEPT_BYTES = 4 << 20
+"""Size of a bucket up to which the result of reading all its keys is kept in memory."""
+
+
 class Bucket:
     """One bucket. Every method raises BusError if the server is unreachable for 30 s."""
 
@@ -143,12 +150,14 @@ class Bucket:
 
     async def keys(self, prefix: str = "") -> list[str]:
         """Returns the existing keys that begin with ``prefix``, sorted."""
-        return [entry.key for entry in await self._read_all(prefix, headers_only=True)]
+        return [entry.key for entry in await self._read_changed(prefix, headers_only=True)]
 
     async def entries(self, prefix: str = "", *, all_forms: bool = False) -> list[Entry]:
         """Returns the newest values of all keys that begin with ``prefix``, sorted by key, in one pass. A key
         that no role could have written is left out, unless ``all_forms``."""
-        return await self._read_all(prefix, headers_only=False, all_forms=all_forms)
+        if all_forms:
+            return await self._read_all(prefix, headers_only=False, all_forms=True)
+        return await self._read_changed(prefix, headers_only=False)
 
     async def history(self, key: str) -> list[Entry]:
         """Returns the stored values of ``key``, newest first, deletions included."""
@@ -261,6 +270,31 @@ class Bucket:
         )
         info = await self.bus.js.add_consumer(stream_of(self.name), config)
         return await Puller.open(self.bus, stream_of(self.name), info.name)
+
+    async def _read_changed(self, prefix: str, *, headers_only: bool) -> list[Entry]:
+        """Reads all keys, or returns what the last call found if the bucket is unchanged since then.
+
+        Roles ask for the same keys every second. A read costs a consumer that is made and deleted, while the
+        state of the bucket costs one request.
+        """
+        asked = cancellations()
+        try:
+            info = await self.bus.js.stream_info(stream_of(self.name))
+        except nats.errors.Error:
+            return await self._read_all(prefix, headers_only=headers_only)  # it waits, or says what is wrong
+        finally:
+            honour_cancellation(asked)
+        state = info.state
+        version = (info.created, state.first_seq, state.last_seq, state.messages)
+        key = (self.name, prefix, headers_only)
+        if key in self.bus.read_before and self.bus.read_before[key][0] == version:
+            return list(self.bus.read_before[key][1])
+        found = await self._read_all(prefix, headers_only=headers_only)
+        if state.bytes <= KEPT_BYTES:
+            self.bus.read_before[key] = (version, found)
+        else:
+            self.bus.read_before.pop(key, None)
+        return list(found)
 
     async def _read_all(
         self, prefix: str, *, headers_only: bool, deletes: bool = False, all_forms: bool = False

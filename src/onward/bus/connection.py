@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import nats.errors
 import nats.js.errors
@@ -26,7 +28,8 @@ from onward.retry import Backoff
 from onward.telemetry import logs
 
 if TYPE_CHECKING:
-    from onward.bus.buckets import Bucket
+    from onward.bus.buckets import Bucket, Entry
+    from onward.bus.streams import StreamSpec
 
 log = logs.get("bus")
 
@@ -35,6 +38,7 @@ ATTEMPT_SECONDS = 5.0
 
 WRONG_SEQUENCE = (10071, 10164)
 TOO_LARGE_FOR_STREAM = 10054
+_DENIED = re.compile(r'permissions violation for publish to "([^"]+)"', re.IGNORECASE)
 
 
 class PublishRejectedError(BusError):
@@ -51,8 +55,14 @@ class Bus:
         self._js: JetStreamContext | None = None
         self._reviving = asyncio.Lock()
         self._closing = False
+        self._denied: set[str] = set()
+        """Subjects, in lower case as the client reports them, that the login may not publish on."""
         self._attempts: set[asyncio.Timeout | None] = set()
         self.unreadable = UnreadableValues(self)
+        self.consuming: set[tuple[str, str]] = set()
+        """Stream and durable of each consumer that this process reads now."""
+        self.read_before: dict[tuple[str, str, bool], tuple[Any, list[Entry]]] = {}
+        """Results of ``Bucket.keys`` and ``entries``, with the version of the bucket that they show."""
         self._served: list[tuple[str, Callable[[bytes], Awaitable[bytes]]]] = []
 
     @classmethod
@@ -68,10 +78,15 @@ class Bus:
         connect_timeout: float = 10.0,
     ) -> Bus:
         """Connects, waiting up to ``connect_timeout`` seconds for the server. Raises BusError if there is no
-        answer or the login is refused. Once connected, the client reconnects forever."""
+        answer or the login is refused. Once connected, the client reconnects forever.
+
+        The login is a token, a user with a password, or part of the URL. Each user has an inbox prefix of its
+        own (``onward.bus.logins``).
+        """
         login = {"token": token, "user": user, "password": password}
         given = {key: value for key, value in login.items() if value is not None}
-        bus = cls({"servers": [url], "name": name, **given}, clock or SystemClock())
+        inbox = _inbox_prefix(user or _user_of(url))
+        bus = cls({"servers": [url], "name": name, "inbox_prefix": inbox, **given}, clock or SystemClock())
         await bus._open(connect_timeout)
         return bus
 
@@ -136,6 +151,7 @@ class Bus:
                 attempt: asyncio.Timeout | None = None
                 timeout = ATTEMPT_SECONDS if left is None else min(ATTEMPT_SECONDS, left)
                 try:
+                    self._denied.discard(subject.lower())
                     async with asyncio.timeout(timeout) as attempt:
                         self._attempts.add(attempt)
                         ack = await self.js.publish(subject, data, timeout=timeout + 1, headers=dict(full))
@@ -148,6 +164,11 @@ class Bus:
                     why = self._why_again(error, subject, len(data))
                 finally:
                     self._attempts.discard(attempt)
+                if subject.lower() in self._denied:
+                    raise BusError(
+                        f"This login of NATS may not publish on {subject}: give it the right, or use another "
+                        "login (docs/logins.md)."
+                    )
             tries += 1
             if tries in (3, 30) or tries % 300 == 0:
                 log.warning("publish is being repeated", subject=subject, tries=tries, reason=why)
@@ -164,6 +185,10 @@ class Bus:
         if isinstance(error, nats.errors.BadSubjectError):
             raise PublishRejectedError(
                 f"{subject!r} is not a subject: expected words joined by dots."
+            ) from None
+        if isinstance(error, nats.errors.BadHeaderError):
+            raise PublishRejectedError(
+                f"A message on {subject} has a header with a wrong name: use letters, digits and '-'."
             ) from None
         if isinstance(error, nats.js.errors.KeyWrongLastSequenceError):
             raise ConflictError(f"{subject} changed since it was read: read it again.") from None
@@ -236,11 +261,14 @@ class Bus:
             raise NotFoundError(f"There is no bucket {name!r}: expected one of {', '.join(BUCKETS)}.")
         return Bucket(self, name)
 
-    async def ensure_streams(self, migrate: bool = False) -> None:
-        """Creates missing streams and buckets; warns about different ones, or migrates them."""
-        from onward.bus.streams import ensure_streams
+    async def ensure_streams(
+        self, migrate: bool = False, specs: Mapping[str, StreamSpec] | None = None
+    ) -> None:
+        """Creates missing streams (those of ``specs``, or the declared ones) and buckets; warns about
+        different ones, or migrates them."""
+        from onward.bus.streams import STREAMS, ensure_streams
 
-        await ensure_streams(self, migrate=migrate)
+        await ensure_streams(self, migrate=migrate, specs=STREAMS if specs is None else specs)
 
     async def close(self) -> None:
         """Flushes the sent data and closes. Safe to call twice."""
@@ -277,6 +305,12 @@ class Bus:
             for subject, answer in self._served:
                 await self._serve(subject, answer)
 
+    def _repeat_attempts(self) -> None:
+        """Ends the waits for PubAcks at once; each publish then looks at what happened and repeats."""
+        for attempt in self._attempts:
+            if attempt is not None:
+                attempt.reschedule(asyncio.get_running_loop().time())
+
     async def _open(self, timeout: float) -> None:
         client, refused, last = Client(), asyncio.Event(), ["no answer"]
 
@@ -284,15 +318,17 @@ class Bus:
             last[0] = hide_login(f"{type(error).__name__} {error}".strip())
             if isinstance(error, nats.errors.AuthorizationError) or "authorization" in str(error).lower():
                 refused.set()
-            if isinstance(error, nats.errors.SlowConsumerError):
+            if denied := _DENIED.search(str(error)):
+                log.error("NATS refuses this login a subject", reason=last[0])
+                self._denied.add(denied[1].lower())
+                self._repeat_attempts()
+            elif isinstance(error, nats.errors.SlowConsumerError):
                 log.warning("messages were dropped at the client's limits; they come again", reason=last[0])
             else:
                 log.debug("nats client", reason=last[0])
 
         async def on_disconnect() -> None:
-            for attempt in self._attempts:  # their answers were lost with the connection: retry at once
-                if attempt is not None:
-                    attempt.reschedule(asyncio.get_running_loop().time())
+            self._repeat_attempts()  # their answers were lost with the connection
             if not self._closing:
                 log.warning("NATS is away; everything waits until it is back")
 
@@ -328,6 +364,23 @@ class Bus:
         if refused.is_set():
             raise BusError(f"NATS at {where} refused the login: check the token or user in onward.toml.")
         raise BusError(f"NATS at {where} cannot be reached ({last[0]}): check the address and the server.")
+
+
+def _user_of(url: str) -> str | None:
+    """Returns the user of an address with user and password; None for a token or no login."""
+    try:
+        parts = urlsplit(url if "://" in url else f"nats://{url}")
+    except ValueError:
+        return None
+    return parts.username if parts.password is not None else None
+
+
+def _inbox_prefix(user: str | None) -> str:
+    """Returns the inbox prefix of a login. A name that is no word of a subject has the service's."""
+    from onward.bus.logins import SERVICE, inbox_prefix
+
+    known = user is not None and re.fullmatch(r"[A-Za-z0-9_-]+", user) is not None
+    return inbox_prefix(user if known and user else SERVICE)
 
 
 def is_pub_ack(data: bytes) -> bool:

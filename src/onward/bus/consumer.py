@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,8 @@ from nats.js import api
 
 from onward.bus.cancellation import cancellations, honour_cancellation
 from onward.bus.deadletter import store_dead_letter
+from onward.bus.headers import usable
+from onward.bus.position import Position, report
 from onward.bus.pull import PullBroken, Puller
 from onward.clock import Clock
 from onward.errors import (
@@ -29,6 +31,7 @@ from onward.errors import (
     ObjectError,
     OutboxFullError,
     StreamDriftError,
+    StreamReplacedError,
     WarehouseError,
 )
 from onward.retry import Backoff
@@ -49,6 +52,10 @@ STOP_SECONDS = 10.0
 """Seconds that a cancelled reader works on its batch; an unreachable server must not keep it alive."""
 AWAY_SECONDS = 0.5
 """First pause when a service is unavailable; it doubles up to 15 s."""
+STUCK_AFTER = 3
+"""Empty fetches in a row, while messages wait, after which a consumer is created again."""
+BROKEN_STORE = 10012
+"""The server's error code for a consumer whose state on its disk is damaged."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -109,12 +116,19 @@ async def consume(
     ``batch`` is the most messages per call; ``max_wait`` (seconds) is the longest time spent on filling a
     batch that keeps growing (available messages are never delayed to wait for more). ``start_sequence``
     starts the durable again at that stream sequence. ``ack_wait`` seconds after this process died, other
-    consumers receive its messages; while it lives, work may take any time. Raises StreamDriftError if the
-    durable exists with a configuration that cannot be changed.
+    consumers receive its messages; while it lives, work may take any time. A missing stream is created, and a
+    consumer that is missing, damaged or does not move is created from its recorded position.
+
+    Raises StreamDriftError if the durable exists with a configuration that cannot be changed. Raises
+    StreamReplacedError if ``start_sequence`` was given and the stream was created again meanwhile.
     """
     clock = clock or bus.clock
     consumption = _Consumption(bus, stream, durable, subject, handler, batch, max_wait, clock, ack_wait)
-    await consumption.run(start_sequence)
+    bus.consuming.add((stream, durable))
+    try:
+        await consumption.run(start_sequence)
+    finally:
+        bus.consuming.discard((stream, durable))
 
 
 @dataclass(eq=False)
@@ -129,9 +143,15 @@ class _Consumption:
     clock: Clock
     ack_wait: float
     _puller: Puller | None = None
-    _floor: int = 0
-    _created: Any = None
     _stopping: bool = False
+    _position: Position = field(init=False)
+    _empty_fetches: int = 0
+    _delivered: int = 0
+    _created_again: bool = False
+    """The consumer gave nothing, so that it was created again."""
+
+    def __post_init__(self) -> None:
+        self._position = Position(self.bus, self.stream, self.durable)
 
     async def run(self, start_sequence: int | None) -> None:
         backoff, asked = Backoff(0.1, 5.0), cancellations()
@@ -141,11 +161,11 @@ class _Consumption:
                 honour_cancellation(asked)
                 try:
                     if self._puller is None:
-                        await self._bind(restart_at)
+                        await self._bind(restart_at, owned=start_sequence is not None)
                         restart_at = None
                     messages = await self._next_batch()
                 except (PullBroken, nats.errors.Error, BusError) as error:
-                    if isinstance(error, StreamDriftError):
+                    if isinstance(error, StreamDriftError | StreamReplacedError):
                         raise
                     log.warning(
                         "reading pauses",
@@ -168,8 +188,8 @@ class _Consumption:
         got: list[Msg] = []
         try:
             got = await self._puller.pull(self.batch, linger=LINGER_SECONDS)
-            if not got:
-                await self._remember_floor()
+            if not got or self._position.is_due(self.clock.monotonic()):
+                await self._watch_consumer(is_empty=not got)
             until = self.clock.monotonic() + self.max_wait
             while got and len(got) < self.batch and self.clock.monotonic() < until:
                 more = await self._puller.pull(self.batch - len(got))
@@ -248,19 +268,19 @@ class _Consumption:
                     await store_dead_letter(
                         self.bus, self.stream, _message(message), answer.reason, answer.detail, body
                     )
-            await asyncio.gather(*(self._reply(m, a) for m, a in zip(raw, answers, strict=True)))
+            await self._reply(raw, answers)
         except (nats.errors.Error, BusError) as error:
             # An unacknowledged message is delivered again, and handlers are idempotent.
             log.warning(
                 "acknowledgements were not confirmed", stream=self.stream, reason=type(error).__name__
             )
 
-    async def _reply(self, message: Msg, answer: Disposition) -> None:
-        if isinstance(answer, Retry):
-            body = json.dumps({"delay": max(1, int(answer.delay * 1e9))})
-            await self.bus.nc.request(message.reply, b"-NAK " + body.encode(), timeout=5.0)
-        else:
-            await self.bus.nc.request(message.reply, b"+ACK", timeout=5.0)
+    async def _reply(self, raw: list[Msg], answers: list[Disposition]) -> None:
+        """Answers all messages and waits until the server has the last answer. It handles those of one
+        connection in order, so that one confirms the others."""
+        for message, answer in zip(raw[:-1], answers[:-1], strict=True):
+            await self.bus.nc.publish(message.reply, _body_of(answer))
+        await self.bus.nc.request(raw[-1].reply, _body_of(answers[-1]), timeout=5.0)
 
     async def _give_back(self, raw: list[Msg]) -> None:
         for message in raw:
@@ -278,35 +298,89 @@ class _Consumption:
                 except nats.errors.Error:
                     break  # the server is unreachable; a redelivery is harmless
 
-    async def _bind(self, start_sequence: int | None) -> None:
+    async def _bind(self, start_sequence: int | None, *, owned: bool) -> None:
+        """``owned``: the caller keeps the position itself."""
         stream_info = await self._lookup(self.bus.js.stream_info(self.stream))
         if stream_info is None:
-            raise BusError(f"Stream {self.stream} does not exist: run ensure_streams.")
-        if self._created != stream_info.created:  # new or created again: old positions mean nothing
-            self._floor, self._created = 0, stream_info.created
+            stream_info = await self._create_stream()
+        is_known = await self._position.open(stream_info)
+        if not is_known and owned and start_sequence is None:
+            raise StreamReplacedError(f"Stream {self.stream} was created again: its reader starts anew.")
         if start_sequence is not None:
             await self._lookup(self.bus.js.delete_consumer(self.stream, self.durable))
-            self._floor = max(0, start_sequence - 1)
+            self._position.floor = max(0, start_sequence - 1)
         info = await self._lookup(self.bus.js.consumer_info(self.stream, self.durable))
+        if start_sequence is None:
+            info = await self._checked(stream_info, info)
         wanted = self._config()
         if info is None:
-            if start_sequence is None and self._floor:
-                log.warning("a consumer was deleted, remade", durable=self.durable, after=self._floor)
-            info = await self.bus.js.add_consumer(self.stream, wanted)
+            if start_sequence is None and self._position.floor:
+                log.warning("a consumer is created again", durable=self.durable, after=self._position.floor)
+            info = await self._create(wanted)
         elif changed := self._drift(wanted, info.config):
             log.warning("a consumer is brought to its declared form", durable=self.durable, fields=changed)
             fields = {field: getattr(wanted, field) for field in changed}
             await self.bus.js.add_consumer(self.stream, info.config.evolve(**fields))
-        if info.ack_floor is not None:
-            self._floor = max(self._floor, info.ack_floor.stream_seq)
+        self._empty_fetches = 0
         self._puller = await Puller.open(self.bus, self.stream, self.durable)
 
+    async def _checked(
+        self, stream_info: api.StreamInfo, info: api.ConsumerInfo | None
+    ) -> api.ConsumerInfo | None:
+        """Returns the consumer if it may go on; else deletes it and returns None. ``floor`` is then where the
+        next one begins."""
+        floor = info.ack_floor.stream_seq if info and info.ack_floor else 0
+        begin = await self._position.lost_tail(stream_info, info)
+        if begin is not None:
+            self._position.floor = begin - 1
+        elif floor >= self._position.floor and not self._created_again:
+            self._position.floor = floor
+            return info
+        elif info is not None:
+            log.warning("a consumer lost its place", durable=self.durable, at=floor)
+        self._created_again = False
+        await self._lookup(self.bus.js.delete_consumer(self.stream, self.durable))
+        return None
+
+    async def _create(self, wanted: api.ConsumerConfig) -> api.ConsumerInfo:
+        try:
+            return await self.bus.js.add_consumer(self.stream, wanted)
+        except nats.js.errors.APIError as error:
+            if error.err_code != BROKEN_STORE:
+                raise
+        await report(
+            self.bus,
+            "consumer_damaged",
+            f"The state of consumer {self.durable} of {self.stream} is damaged on the server's disk. Reading "
+            f"goes on after message {self._position.floor} with a consumer in memory. Remove its folder obs/"
+            f"{self.durable} from the server's store.",
+            stream=self.stream,
+            durable=self.durable,
+            after=self._position.floor,
+        )
+        return await self.bus.js.add_consumer(self.stream, wanted.evolve(mem_storage=True))
+
+    async def _create_stream(self) -> api.StreamInfo:
+        from onward.bus.streams import create  # streams imports more than a reader needs
+
+        info = await create(self.bus, self.stream)
+        await report(
+            self.bus,
+            "stream_lost",
+            f"Stream {self.stream} did not exist and was created. Messages that it held after "
+            f"{self._position.floor} and that {self.durable} had not read are lost.",
+            stream=self.stream,
+            settled=self._position.floor,
+        )
+        return info
+
     def _config(self) -> api.ConsumerConfig:
+        floor = self._position.floor
         return api.ConsumerConfig(
             name=self.durable,
             durable_name=self.durable,
-            deliver_policy=api.DeliverPolicy.BY_START_SEQUENCE if self._floor else api.DeliverPolicy.ALL,
-            opt_start_seq=self._floor + 1 if self._floor else None,
+            deliver_policy=api.DeliverPolicy.BY_START_SEQUENCE if floor else api.DeliverPolicy.ALL,
+            opt_start_seq=floor + 1 if floor else None,
             ack_policy=api.AckPolicy.EXPLICIT,
             ack_wait=self.ack_wait,
             max_deliver=-1,
@@ -325,12 +399,22 @@ class _Consumption:
         changed = [f for f in fields if (getattr(wanted, f) or None) != (getattr(there, f) or None)]
         return changed + (["backoff"] if there.backoff else [])
 
-    async def _remember_floor(self) -> None:
+    async def _watch_consumer(self, *, is_empty: bool) -> None:
+        """Records the floor. Raises PullBroken if the consumer is gone, or if it gave nothing for the third
+        time while messages wait: the next binding creates it again."""
         info = await self._lookup(self.bus.js.consumer_info(self.stream, self.durable))
         if info is None:
             raise PullBroken("the consumer was deleted", gone=True, received=[])
         if info.ack_floor is not None:
-            self._floor = max(self._floor, info.ack_floor.stream_seq)
+            await self._position.record(info.ack_floor.stream_seq, now=self.clock.monotonic())
+        delivered = info.delivered.consumer_seq if info.delivered else 0
+        waits = bool(info.num_pending) and (info.num_ack_pending or 0) < (info.config.max_ack_pending or 1)
+        is_stuck = is_empty and waits and delivered == self._delivered
+        self._empty_fetches = self._empty_fetches + 1 if is_stuck else 0
+        self._delivered = delivered
+        if self._empty_fetches >= STUCK_AFTER:
+            self._created_again = True
+            raise PullBroken("the consumer gives nothing although messages wait", gone=True, received=[])
 
     @staticmethod
     async def _lookup(call: Awaitable[Any]) -> Any:
@@ -345,11 +429,18 @@ class _Consumption:
             self._puller = None
 
 
+def _body_of(answer: Disposition) -> bytes:
+    """Returns what the server receives for a disposition."""
+    if not isinstance(answer, Retry):
+        return b"+ACK"
+    return b"-NAK " + json.dumps({"delay": max(1, int(answer.delay * 1e9))}).encode()
+
+
 def _message(raw: Msg) -> Message:
     metadata = raw.metadata
     return Message(
         data=raw.data,
-        headers=dict(raw.headers or {}),
+        headers=usable(raw.headers),
         subject=raw.subject,
         sequence=metadata.sequence.stream,
         num_delivered=metadata.num_delivered,

@@ -7,6 +7,7 @@ dedupe window would refuse the old one.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ import nats.errors
 import nats.js.errors
 from nats.js.api import PubAck
 
+from onward.bus.headers import usable, within
 from onward.contracts import subjects
 from onward.errors import BusError, NotFoundError
 from onward.ids import derived_id
@@ -60,7 +62,7 @@ async def store_dead_letter(
 ) -> None:
     """Stores a dead letter and returns once the server has it. The same message again is a duplicate. Raises
     BusError if the server is unreachable for 10 s: the message is then not acknowledged."""
-    headers = {k: v for k, v in message.headers.items() if not k.startswith(("Nats-", "Onward-"))}
+    headers = within(_foreign(message.headers))
     headers[REASON] = _one_line(reason, 100)
     headers[DETAIL] = _one_line(detail, 500)
     headers[SOURCE_STREAM] = stream
@@ -117,7 +119,7 @@ async def replay(bus: Bus, sequence: int, *, keep: bool = False) -> PubAck:
     body = record.body
     if not body and record.source_sequence:
         body = await _original(bus, record)
-    headers = {k: v for k, v in record.headers.items() if not k.startswith(("Nats-", "Onward-"))}
+    headers = _foreign(record.headers)
     headers["Onward-Replay-Of"] = str(sequence)
     msg_id = derived_id("replay", str(sequence), record.stored_at)
     ack = await bus.publish(record.subject, body, msg_id=msg_id, headers=headers, deadline=30.0)
@@ -159,21 +161,26 @@ async def _original(bus: Bus, record: DeadLetterRecord) -> bytes:
         return (await bus.js.get_msg(record.stream, seq=record.source_sequence)).data or b""
 
 
+def _foreign(headers: Mapping[str, str]) -> dict[str, str]:
+    """Returns the headers that are neither the server's nor ours."""
+    return {k: v for k, v in headers.items() if not k.startswith(("Nats-", "Onward-"))}
+
+
 def _record(raw) -> DeadLetterRecord:
-    headers: Mapping[str, str] = raw.headers or {}
+    headers = usable(raw.headers)
     body = raw.data or b""
     source = headers.get(SOURCE_SEQUENCE, "0")
     return DeadLetterRecord(
         sequence=raw.seq,
         stream=headers.get(SOURCE_STREAM, ""),
         subject=headers.get(SOURCE_SUBJECT, ""),
-        source_sequence=int(source) if source.isdigit() else 0,
+        source_sequence=int(source) if re.fullmatch("[0-9]{1,19}", source) else 0,
         msg_id=headers.get(SOURCE_ID, ""),
         reason=headers.get(REASON, "unknown"),
         detail=headers.get(DETAIL, ""),
         size=len(body),
         stored_at=str(raw.time or ""),
-        headers=dict(headers),
+        headers=headers,
         body=body,
     )
 

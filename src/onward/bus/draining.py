@@ -1,4 +1,4 @@
-"""Drains an outbox: publishes in order, removes after the PubAck, waits for more.
+"""Drains an outbox: publishes a few at a time in order, removes after the PubAck, waits for more.
 
 Invariants: a message is removed only after its PubAck, and a batch is removed as one; a crash in between
 publishes it again under the same id. A message that waits for the object store lets others pass. The file is
@@ -26,6 +26,8 @@ HELD_SECONDS = 5.0
 """Seconds between tries for a message whose body cannot be stored elsewhere."""
 FORGET_SECONDS = 6 * 3600.0
 """Seconds between two searches for old receipts."""
+AT_A_TIME = 16
+"""Messages whose PubAcks are awaited together: the server syncs each one, and this loop may be busy."""
 _LOOK_SECONDS = 0.25
 """Seconds between two searches for messages that other processes put into the same file."""
 
@@ -78,30 +80,56 @@ async def _forget(outbox: Outbox) -> bool:
 
 
 async def _send(outbox: Outbox, bus: Bus, batch: list[Waiting], send: Send, held: dict[int, float]) -> int:
-    """Publishes a batch; returns the PubAcks. Marks refused messages, puts waiting ones in ``held``."""
-    from onward.bus.connection import PublishRejectedError
-
+    """Publishes a batch; returns the number of PubAcks. Marks refused messages, puts waiting ones in
+    ``held``."""
     done: list[int] = []
     try:
-        for message in batch:
-            try:
-                await send(message)
-            except PublishRejectedError as error:
-                log.error("a message was refused and stays in the outbox", reason=str(error))
-                await asyncio.to_thread(outbox.mark_refused, message.seq, str(error))
-                continue
-            except ObjectError as error:
-                log.warning("a message waits for the object store", reason=str(error))
-                held[message.seq] = bus.clock.monotonic() + HELD_SECONDS
-                continue
-            crashpoint("outbox.acked")
-            done.append(message.seq)
+        for start in range(0, len(batch), AT_A_TIME):
+            await _send_together(outbox, bus, batch[start : start + AT_A_TIME], send, held, done)
     except BaseException:
         with suppress(OnwardError):  # a message that stays is published again under its id
             await asyncio.to_thread(outbox.remove, done)
         raise
     await _remove(outbox, bus, done)
     return len(done)
+
+
+async def _send_together(
+    outbox: Outbox, bus: Bus, messages: list[Waiting], send: Send, held: dict[int, float], done: list[int]
+) -> None:
+    """Publishes a few messages; adds those with a PubAck to ``done``. Raises the first error, at its end."""
+    # Started in order, so they are sent in order; each waits for its own PubAck.
+    tasks = [asyncio.ensure_future(_send_one(outbox, bus, message, send, held)) for message in messages]
+    try:
+        await asyncio.wait(tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+        done += [seq for seq in results if isinstance(seq, int)]
+    for failure in results:
+        if isinstance(failure, BaseException):
+            raise failure
+
+
+async def _send_one(
+    outbox: Outbox, bus: Bus, message: Waiting, send: Send, held: dict[int, float]
+) -> int | None:
+    """Publishes one message; returns its number, or None if it stays in the outbox."""
+    from onward.bus.connection import PublishRejectedError
+
+    try:
+        await send(message)
+    except PublishRejectedError as error:
+        log.error("a message was refused and stays in the outbox", reason=str(error))
+        await asyncio.to_thread(outbox.mark_refused, message.seq, str(error))
+        return None
+    except ObjectError as error:
+        log.warning("a message waits for the object store", reason=str(error))
+        held[message.seq] = bus.clock.monotonic() + HELD_SECONDS
+        return None
+    crashpoint("outbox.acked")
+    return message.seq
 
 
 async def _remove(outbox: Outbox, bus: Bus, done: list[int]) -> None:

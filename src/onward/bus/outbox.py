@@ -14,8 +14,8 @@ import json
 import os
 import sqlite3
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -55,6 +55,17 @@ class Refused:
     subject: str
     size: int
     error: str
+
+
+@dataclass(frozen=True)
+class Outgoing:
+    """A message to be accepted; ``Outbox.put`` has the meaning of its parts."""
+
+    subject: str
+    data: bytes
+    msg_id: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+    same: bytes | None = None
 
 
 @dataclass(frozen=True)
@@ -104,37 +115,45 @@ class Outbox(Forking):
         Raises OutboxFullError (the byte limit or the disk; nothing was dropped), ConflictError for the same
         id with another body, BusError if the file cannot be used.
         """
-        digest = hashlib.sha256(subject.encode() + b"\0" + (data if same is None else same)).digest()
+        self.put_all([Outgoing(subject, data, msg_id, headers or {}, same)])
+
+    def put_all(self, messages: Sequence[Outgoing]) -> None:
+        """Accepts these messages with one fsync, all or none; see ``put`` for each of them."""
+        if not messages:
+            return
         with self._file.writing() as writer:
-            self._insert(writer, subject, data, msg_id, digest, json.dumps(dict(headers or {})))
+            writer.execute("BEGIN IMMEDIATE")
+            for message in messages:
+                self._insert(writer, message)
+            writer.execute("COMMIT")
         crashpoint("outbox.committed")
         if self._wake is not None:
             self._wake()
 
-    def _insert(
-        self, writer: sqlite3.Connection, subject: str, data: bytes, msg_id: str, digest: bytes, headers: str
-    ) -> None:
-        writer.execute("BEGIN IMMEDIATE")
-        row = writer.execute("SELECT sha256 FROM receipts WHERE msg_id = ?", (msg_id,)).fetchone()
+    def _insert(self, writer: sqlite3.Connection, message: Outgoing) -> None:
+        compared = message.data if message.same is None else message.same
+        digest = hashlib.sha256(message.subject.encode() + b"\0" + compared).digest()
+        row = writer.execute("SELECT sha256 FROM receipts WHERE msg_id = ?", (message.msg_id,)).fetchone()
         if row is not None:
             if row[0] != digest:
-                raise ConflictError(f"Message id {msg_id!r} was used for another body: give each its own id.")
+                raise ConflictError(
+                    f"Message id {message.msg_id!r} was used for another body: give each its own id."
+                )
             return
         (waiting,) = writer.execute("SELECT bytes FROM size").fetchone()
-        if waiting + len(data) + OVERHEAD > self.max_bytes:
+        if waiting + len(message.data) + OVERHEAD > self.max_bytes:
             raise OutboxFullError(
                 f"The outbox {self.path} holds {waiting} of {self.max_bytes} bytes: "
                 f"is NATS reachable? Nothing was dropped; give it again later."
             )
         cursor = writer.execute(
             "INSERT INTO receipts (msg_id, sha256, accepted_at) VALUES (?, ?, ?)",
-            (msg_id, digest, time.time()),
+            (message.msg_id, digest, time.time()),
         )
         writer.execute(
             "INSERT INTO queue (seq, subject, headers, body) VALUES (?, ?, ?, ?)",
-            (cursor.lastrowid, subject, headers, data),
+            (cursor.lastrowid, message.subject, json.dumps(dict(message.headers)), message.data),
         )
-        writer.execute("COMMIT")
 
     def pending(self) -> int:
         """Returns the number of messages that wait for a PubAck; refused ones are not counted."""
@@ -160,6 +179,13 @@ class Outbox(Forking):
         with self._file.writing() as file:
             return file.execute("UPDATE queue SET error = NULL WHERE error IS NOT NULL").rowcount
 
+    def has_accepted(self, msg_id: str) -> bool:
+        """Returns whether a message with this id was accepted, and waits or was published in the last 30
+        days."""
+        with self._file.writing() as file:
+            row = file.execute("SELECT 1 FROM receipts WHERE msg_id = ?", (msg_id,)).fetchone()
+        return row is not None
+
     def receipts(self) -> Iterator[Receipt]:
         """Yields accepted messages in order: all that wait, and those acknowledged in the last 30 days."""
         last = 0
@@ -177,7 +203,8 @@ class Outbox(Forking):
                 yield Receipt(msg_id, accepted_at, acked_at)
 
     async def drain(self, bus: Bus, *, once: bool = False, send: Send | None = None) -> int:
-        """Publishes waiting messages in order, and removes each after its PubAck.
+        """Publishes waiting messages in order, and removes each after its PubAck. One that has to be
+        published again may come after later ones.
 
         ``once`` returns when nothing waits; otherwise it goes on until cancelled. ``send`` publishes one
         message in place of ``bus.publish``. Returns the number published. A crash at any point repeats at

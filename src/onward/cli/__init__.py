@@ -6,6 +6,7 @@ An OnwardError becomes one sentence on stderr and exit code 2. Any traceback is 
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from collections.abc import Coroutine
 from pathlib import Path
@@ -17,6 +18,7 @@ from onward import __version__
 from onward.cli.help import Command, Commands, Group
 from onward.cli.summaries import PANELS, SUMMARIES
 from onward.errors import OnwardError, runnable
+from onward.files import OWNER_ALONE
 
 if TYPE_CHECKING:
     from onward.config import Settings
@@ -95,9 +97,11 @@ def _root(
 
 
 def load_settings(file: Path | None, data_dir: Path | None) -> Settings:
-    """Returns the settings of a command: file and environment, overridden by ``--dir``."""
+    """Returns the settings of a command: file and environment, overridden by ``--dir``. What the command
+    writes from here on is for its owner alone."""
     from onward import config  # not needed for --help
 
+    os.umask(OWNER_ALONE)
     return config.load(file, overrides={"data_dir": data_dir} if data_dir else {})
 
 

@@ -16,6 +16,7 @@ from onward.control.core import config, fields
 from onward.control.running import presets
 from onward.control.running.runs import Folder, RunConfig, read_json
 from onward.errors import ControlError
+from onward.files import keep_private_within
 
 control = Commands(
     help="""Control policies for Gymnasium environments: train, evaluate, resume, export, compare.
@@ -258,6 +259,7 @@ def _go(
     from onward.control.running.curves import draw
     from onward.control.running.seeds_in_parallel import Task, train_all
 
+    keep_private_within(tasks[0][1].path)
     for _, folder, again in tasks:
         if not again:
             folder.check_free()

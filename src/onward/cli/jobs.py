@@ -146,6 +146,7 @@ def _document(job: JobRecord, release: ReleaseRecord | None) -> dict[str, Any]:
         "updated_at": job.updated_at,
         "attempt": job.attempt,
         "handed_back": job.handed_back,
+        "killed": job.killed,
         "samples": job.samples,
         "percent": job.progress.get("percent_complete"),
         "metrics": job.progress.get("metrics"),

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
-from onward.clock import Clock
+from onward.clock import Clock, read_time
 from onward.errors import ConfigError
 
 _AGE = re.compile(r"(\d{1,6})([mhdw])")
@@ -23,9 +23,8 @@ def parse_time(text: str, option: str, clock: Clock) -> datetime:
                 f"{text!r} is longer ago than dates reach: leave {option} out for everything."
             ) from None
     try:
-        found = datetime.fromisoformat(text)
+        return read_time(text)
     except ValueError:
         raise ConfigError(
             f"{text!r} is no time: give an age such as 7d or 12h, or an ISO 8601 time."
         ) from None
-    return found if found.tzinfo else found.replace(tzinfo=UTC)

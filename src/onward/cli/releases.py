@@ -197,7 +197,12 @@ def list_table(records: list[ReleaseRecord]) -> Table:
     """Builds a table with one row per release."""
     table = Table(ident("candidate"), ident("begun"), "state", "why", empty="no release yet")
     for record in records:
-        table.add_row(record.candidate.model_id, _minute(record.created_at), str(record.state), record.reason)
+        table.add_row(
+            record.candidate.model_id,
+            _minute(record.created_at),
+            str(record.state),
+            record.reason or record.why_held,
+        )
     return table
 
 
@@ -222,6 +227,7 @@ def _facts(record: ReleaseRecord) -> Table:
         "its job": f"{record.job_id}, epoch {record.epoch}",
         "begun": record.created_at,
         "first traffic": record.started_at,
+        "held since": record.held_since,
         "ended": record.closed_at,
         "zero verified": record.verified_zero_at,
     }
@@ -301,6 +307,9 @@ def _evidence(record: ReleaseRecord) -> Iterator[Any]:
             table.section()
         table.add_row(gate, judges, *seen[gate], e_number(record.e_values.get(gate, 1.0)))
     yield table
+    if any(arm.lost for arm in rates):
+        lost = " and ".join(str(arm.lost) for arm in rates)
+        yield f"Lost sessions, without any outcome in their time: {lost}. They end no step."
     alpha = ((record.evidence or {}).get("rules") or {}).get("alpha")
     if alpha:
         yield f"A candidate is taken back when E of all gates reaches {1 / alpha:.1f}."

@@ -12,7 +12,6 @@ from onward.cli import ConfigFile, DataDir, app, load_settings, run_async
 from onward.cli.output import Table, facts, print_text
 from onward.config import Settings
 from onward.errors import ConfigError, program
-from onward.http.server import without_login
 from onward.telemetry import logs
 
 
@@ -75,7 +74,7 @@ def introduction(loop: host.Loop) -> tuple[str, Table, str]:
     shown = {
         "gateway": f"{gateway}/v1 (the base URL of any OpenAI client)" if gateway else failed,
         "api": f"{api} (open it in a browser: what is where)" if api else failed,
-        "NATS": without_login(at["nats_url"]),
+        "NATS": at["nats_url"],
         "key": f"in {settings.run_dir / 'api.key'}",
         "data": str(settings.data_dir),
         "next": f"{program()} status{where}",

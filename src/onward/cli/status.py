@@ -10,6 +10,7 @@ from onward.api import status as facts
 from onward.cli import ConfigFile, DataDir, app, load_settings, run_async
 from onward.cli.output import AsJson, Table, ident, number, plain, print_json, print_text
 from onward.clock import SystemClock
+from onward.health.levels import DISK_LEVELS, STREAM_LEVELS
 from onward.release.evidence.rates import ArmRates
 from onward.release.wording import e_number, error_rates
 from onward.reward.role.monitoring import SHARE
@@ -61,6 +62,16 @@ def show(found: dict[str, Any], endpoints: dict[str, Any]) -> None:
 
 def _attention(found: dict[str, Any]) -> Iterator[str]:
     """Yields sentences on operator switches (pause, pin) and on what waits for an operator."""
+    for part in found["no_answer"]:
+        yield f"No answer from the {part}: what only it knows is left out ('/ready' on the api says more)."
+    if found["disk"] and found["disk"]["used"] >= DISK_LEVELS[0]:
+        yield f"The disk of the data folder is {found['disk']['used']:.0%} full."
+    for stream in found["streams"]:
+        if (used := _used(stream)) >= STREAM_LEVELS[0]:
+            yield (
+                f"{stream['name']} has used {used:.0%} of its byte limit: raise "
+                f"streams.expected_gb_per_month and start again."
+            )
     if found["learning_paused"]:
         yield "Learning is paused ('onward resume')."
     if found["pinned"]:
@@ -79,6 +90,12 @@ def _attention(found: dict[str, Any]) -> Iterator[str]:
         yield _unscored(found)
 
 
+def _used(stream: dict[str, Any]) -> float:
+    """Returns the used share of a stream's byte limit."""
+    limit = stream.get("limit") or 0
+    return stream["bytes"] / limit if limit > 0 else 0.0
+
+
 def _unscored(found: dict[str, Any]) -> str:
     recent = found["unscored_share"]
     causes = ", ".join(f"{name} {count}" for name, count in sorted(found["unscored"].items()))
@@ -86,14 +103,14 @@ def _unscored(found: dict[str, Any]) -> str:
 
 
 def _counts(found: dict[str, Any]) -> Iterator[str]:
-    counts = found["counts"]
-    yield (
-        f"{_counted(counts['trajectories'], 'trajectory', 'trajectories')} stored, "
-        f"{counts['rewarded']} rewarded, {counts['unscored']} unscored; "
-        f"{_counted(counts['outcomes'], 'session outcome')} in releases, "
-        f"{_counted(counts['deployments'], 'deployment')}, "
-        f"{_counted(counts['status_events'], 'training status event')}."
-    )
+    if counts := found["counts"]:
+        yield (
+            f"{_counted(counts['trajectories'], 'trajectory', 'trajectories')} stored, "
+            f"{counts['rewarded']} rewarded, {counts['unscored']} unscored; "
+            f"{_counted(counts['outcomes'], 'session outcome')} in releases, "
+            f"{_counted(counts['deployments'], 'deployment')}, "
+            f"{_counted(counts['status_events'], 'training status event')}."
+        )
     recent = found["unscored_share"]
     if found["unscored"] and not (recent["n"] and recent["unscored"] / recent["n"] > SHARE):
         yield _unscored(found)
@@ -109,12 +126,15 @@ def _counted(count: int, one: str, many: str = "") -> str:
 
 
 def _streams(streams: list[dict[str, Any]]) -> Table:
-    table = Table(ident("stream"), number("messages"), number("bytes"), "lag by consumer", title="Streams")
+    table = Table(
+        ident("stream"), number("messages"), number("bytes"), "used", "lag by consumer", title="Streams"
+    )
     for stream in streams:
         if stream.get("missing"):
-            table.add_row(stream["name"], None, None, "missing: see 'onward streams plan'")
+            table.add_row(stream["name"], None, None, None, "missing: see 'onward streams plan'")
         else:
-            table.add_row(stream["name"], stream["messages"], stream["bytes"], stream["lag"])
+            used = f"{_used(stream):.0%}"
+            table.add_row(stream["name"], stream["messages"], stream["bytes"], used, stream["lag"])
     return table
 
 

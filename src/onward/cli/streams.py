@@ -11,7 +11,6 @@ from onward.bus import Bus, streams
 from onward.cli import ConfigFile, DataDir, app, load_settings, run_async
 from onward.cli.help import Commands
 from onward.cli.output import AsJson, Table, print_json, print_text
-from onward.clock import SystemClock
 from onward.config import Settings
 
 streams_app = Commands(
@@ -25,20 +24,14 @@ app.add_typer(streams_app, name="streams")
 
 
 async def _with_bus(settings: Settings, apply: bool, as_json: bool) -> None:
-    if settings.nats.url is None:
-        async with host.attached(settings) as (bus, _):
-            await _work(bus, apply, as_json)
-        return
-    token = settings.nats.token.get_secret_value() if settings.nats.token else None
-    bus = await Bus.connect(settings.nats.url, token=token, clock=SystemClock(), name="onward-cli")
-    try:
-        await _work(bus, apply, as_json)
-    finally:
-        await bus.close()
+    async with host.attached(settings) as (bus, _):
+        await _work(settings, bus, apply, as_json)
 
 
-async def _work(bus: Bus, apply: bool, as_json: bool) -> None:
-    found = await streams.plan(bus)
+async def _work(settings: Settings, bus: Bus, apply: bool, as_json: bool) -> None:
+    volume = settings.streams
+    specs = streams.sized(volume.expected_gb_per_month, volume.trajectories_bytes)
+    found = await streams.plan(bus, specs)
     if as_json:
         print_json([asdict(one) for one in found])
     elif found:
@@ -51,7 +44,7 @@ async def _work(bus: Bus, apply: bool, as_json: bool) -> None:
     else:
         typer.echo("Every stream is as declared.")
     if apply and found:
-        await streams.apply(bus, found)
+        await streams.apply(bus, found, specs)
         typer.echo("Applied. No message was removed.", err=as_json)
 
 

@@ -35,6 +35,8 @@ PANELS: dict[str, dict[str, str]] = {
         "pin": "Serve one model and release nothing until 'onward unpin'.",
         "unpin": "Allow releases again.",
         "buckets": "Records of the service: look at them, find the unreadable ones, drop one.",
+        "nats": "A NATS server of your own: its logins and their rights.",
+        "warehouse": "The warehouse: find rows that it lost, and store them again.",
         "streams": "JetStream streams: see and migrate differences.",
         "contracts": "The messages that cross the bus, as JSON Schema.",
     },

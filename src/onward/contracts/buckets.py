@@ -17,11 +17,18 @@ import json
 from datetime import datetime
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
-from pydantic import BeforeValidator, ConfigDict, Field, SkipValidation, model_validator
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, SkipValidation, model_validator
 
+from onward.clock import read_time, utc_text
 from onward.contracts.base import Part, nullable, optional, required
 from onward.contracts.codec import canonical_json
 from onward.errors import IllegalTransitionError
+
+
+def _moment(text: str) -> str:
+    given = read_time(text)
+    return text if datetime.fromisoformat(text).tzinfo else utc_text(given)
+
 
 BEGINNING = "1970-01-01T00:00:00.000Z"
 """Time before every trajectory."""
@@ -32,7 +39,8 @@ EmptyList = BeforeValidator(lambda value: value or [])
 """null counts as an empty list."""
 EmptyObject = BeforeValidator(lambda value: value or {})
 """null counts as an empty object."""
-
+Moment = Annotated[str, AfterValidator(_moment)]
+"""A time in ISO 8601; one without an offset is read as UTC."""
 NotNegative = Annotated[float, Field(ge=0)]
 Truth = Annotated[bool, BeforeValidator(bool)]
 """Any JSON value, read as Python's truth of it."""
@@ -135,8 +143,8 @@ class Traffic(Document):
     until: Loose[str | None] = optional("ISO 8601 time with its zone at which traffic resumes by itself.")
 
     def check(self) -> None:
-        if self.paused and self.until is not None and datetime.fromisoformat(self.until).tzinfo is None:
-            raise ValueError("until needs a zone, like 2026-01-31T12:00:00Z")
+        if self.paused and self.until is not None:
+            read_time(self.until)
 
 
 class Pin(Document):
@@ -172,11 +180,11 @@ class RescoreRequest(Document):
     model_config = ConfigDict(extra="forbid")
 
     run_id: str
-    since: str = required("ISO 8601; selects trajectories that began then or later.")
+    since: Moment = required("ISO 8601; selects trajectories that began then or later.")
     component: str | None = nullable("Component computed anew, others retain their raw scores; null: all.")
     limit: int | None = nullable("Maximum number of trajectories, the oldest first.")
     dry_run: bool
-    requested_at: str
+    requested_at: Moment
     stop: bool = Field(default=False, description="Set by 'onward rescore --stop': the run ends early.")
 
     def may_stand_in(self) -> bool:
@@ -400,7 +408,7 @@ class Desired(DesiredRoutes):
                 raise ValueError("each of arms needs a model_id and a weight in [0, 1]")
 
 
-# rl_gateways, rl_sessions: what gateways serve.
+# rl_gateways, rl_sessions, rl_closes: what gateways serve, and what they ask each other.
 
 
 GATEWAY_LEASE_SECONDS = 15.0
@@ -431,6 +439,36 @@ class GatewayReport(Document):
     updated_at: Loose[str | None] = optional("By the gateway's own clock.")
 
 
+class AskedClose(Document):
+    """Close of a session whose tasks another gateway may hold. Key: ``ask.<id>``."""
+
+    BUCKET, KEY = "rl_closes", "ask."
+
+    gateway_id: str = required("Gateway that asks.")
+    name: str = required("Session or trajectory to be closed.")
+    owner: str | None = nullable("Hash of the client's key; null: an administrator, for any client.")
+    outcome: dict[str, Any] | None = nullable("Outcome of the tasks.")
+
+
+class ClosedTask(Part):
+    """A task that was closed and recorded."""
+
+    trajectory_id: str
+    session_id: str
+    turns: int
+    silent: bool = required("True if its user opted out: no feedback is published about it.")
+
+
+class AnsweredClose(Document):
+    """Answer of one gateway to a close. Key: ``answer.<id>.<gateway id>``."""
+
+    BUCKET, KEY = "rl_closes", "answer."
+
+    closed: list[ClosedTask] = Field(default_factory=list, description="What it closed and recorded.")
+    status: int = Field(default=200, description="HTTP status; another than 200 if it could not close.")
+    error: str = Field(default="", description="Sentence for the client, if it could not close.")
+
+
 ArmName = Literal["candidate", "current"]
 
 
@@ -444,15 +482,75 @@ class Assignment(Document):
     release_id: str
     arm: ArmName
     weight: float = required("The candidate's share when the session was assigned.")
-    assigned_at: str
+    assigned_at: Moment
     model_id: str
     earlier: tuple[str, ...] = Field(
         default=(),
         description="Releases it was assigned under before; their late rewards do not count for this one.",
     )
+    answered: bool = Field(
+        default=False, description="A task of it ended with an answer that was not judged: it is not lost."
+    )
 
 
-# rl_capture, rl_leases.
+# rl_recovery: checks of the warehouse.
+
+
+class RecoveryRequest(Document):
+    """Newest request of ``onward warehouse verify|rebuild``."""
+
+    BUCKET, KEY = "rl_control", "recovery"
+
+    run_id: str
+    restore: bool = required("Store missing rows again; otherwise only count them.")
+    accept: bool = Field(default=False, description="Stop listing what was lost by now.")
+    asked: bool = Field(default=False, description="Asked by an operator, who waits for the report.")
+    requested_at: str
+
+
+class RecoveryReport(Document):
+    """Report of the newest check of the warehouse, also while it runs."""
+
+    BUCKET, KEY = "rl_recovery", "report"
+
+    run_id: str
+    at: str
+    restore: bool
+    finished: bool
+    answered: str = Field(default="", description="Newest request that was answered.")
+    table: str = Field(default="", description="Table under way.")
+    done: int = 0
+    total: int = Field(default=0, description="Messages to read for this table.")
+    tables: Loose[dict[str, Any]] = Field(default_factory=dict, description="Results of each table.")
+    without_reward: int = 0
+    detached: Loose[dict[str, list[str]]] = Field(
+        default_factory=dict, description="Table → parts that were set aside."
+    )
+
+
+class CheckedUntil(Document):
+    """Position up to which a table was checked: ``until.<table>``. A message after it that the stream does
+    not hold, and that made no row, is lost."""
+
+    BUCKET, KEY = "rl_recovery", "until."
+
+    stream_created: str
+    sequence: int
+
+
+# rl_readers, rl_capture, rl_leases.
+
+
+class ReaderPosition(Document):
+    """Position of one durable consumer: ``<stream>.<durable>``. It begins there when it is created again."""
+
+    BUCKET = "rl_readers"
+
+    stream_created: str = required("Creation time of the stream; another one has other sequences.")
+    sequence: int = required("Every message up to this one is settled.")
+    stored_at: str = required(
+        "Server's time of that message, by which a replaced one is recognised; or empty."
+    )
 
 
 class OptOutCount(Document):

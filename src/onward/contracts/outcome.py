@@ -36,3 +36,6 @@ class SessionOutcome(Message):
         "for feedback 1 is negative, 0 is not."
     )
     model_id: Text | None = optional("Model that served the session.")
+    signature: Text | None = optional(
+        "HMAC-SHA256, in hex, by the gateway that made the assignment; an outcome without it does not count."
+    )

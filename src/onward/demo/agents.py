@@ -205,8 +205,7 @@ async def _report_idle(fleet: Fleet) -> None:
 async def serve(arguments: argparse.Namespace) -> None:
     recorder = Recorder(
         outbox=Path(arguments.outbox),
-        nats_url=arguments.nats_url,
-        nats_token=os.environ.get("ONWARD_NATS_TOKEN"),
+        nats_url=os.environ["NATS_URL"],
         agent_id="desk-agent",
     )
     async with httpx.AsyncClient(
@@ -229,7 +228,6 @@ async def serve(arguments: argparse.Namespace) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--gateway", required=True)
-    parser.add_argument("--nats-url", required=True)
     parser.add_argument("--outbox", required=True)
     parser.add_argument("--model", default="onward")
     parser.add_argument("--width", type=int, default=32)

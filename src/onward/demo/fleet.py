@@ -33,15 +33,12 @@ class Tally:
 class AgentsProcess:
     """32 agents in a child process. They alone write to ``outbox``."""
 
-    def __init__(
-        self, *, gateway: str, api_key: str, nats_url: str, nats_token: str | None, outbox: Path
-    ) -> None:
+    def __init__(self, *, gateway: str, api_key: str, nats_url: str, outbox: Path) -> None:
+        """``nats_url`` has the agents' login; it is passed in the environment, which no one else can read."""
         self.outbox = outbox
         self.tally = Tally()
-        self._where = ("--gateway", gateway, "--nats-url", nats_url, "--outbox", str(outbox))
-        self._environment = {"ONWARD_API_KEY": api_key, "OMP_NUM_THREADS": "1"}
-        if nats_token:
-            self._environment["ONWARD_NATS_TOKEN"] = nats_token
+        self._where = ("--gateway", gateway, "--outbox", str(outbox))
+        self._environment = {"ONWARD_API_KEY": api_key, "NATS_URL": nats_url, "OMP_NUM_THREADS": "1"}
         self._child: asyncio.subprocess.Process | None = None
         self._reader: asyncio.Task[None] | None = None
         self._idle = asyncio.Event()

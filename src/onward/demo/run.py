@@ -18,6 +18,7 @@ from rich.console import Console
 
 from onward import children, extras, host
 from onward.bus import read_all, read_document
+from onward.bus.logins import AGENT_FILE
 from onward.config import Settings
 from onward.contracts.buckets import DesiredArm, DesiredRoutes, GatewayReport, Learning
 from onward.coordinator.coordinator import rewarded_since_snapshot
@@ -28,7 +29,7 @@ from onward.demo.fleet import AgentsProcess
 from onward.demo.result import Check, Cycle, FailingAnswer, KindResult, Rates, Result
 from onward.demo.settings import demo_settings, pace_of
 from onward.demo.warm import WarmStart, warm_up
-from onward.errors import OnwardError, program, short_path
+from onward.errors import NotFoundError, OnwardError, program, short_path
 from onward.files import check_file
 from onward.progress import PART
 from onward.release.record import ReleaseRecord, Releases
@@ -145,12 +146,11 @@ class Demonstration:
     @asynccontextmanager
     async def _agents(self) -> AsyncIterator[AgentsProcess]:
         run_dir = self.settings.run_dir
-        token = run_dir / "nats.token"
+        agent_file = run_dir / AGENT_FILE
         agents = AgentsProcess(
             gateway=self.ctx.endpoints["gateway_url"],
             api_key=(run_dir / "api.key").read_text().strip(),
-            nats_url=self.ctx.bus.url,
-            nats_token=token.read_text().strip() if token.exists() else None,
+            nats_url=self.settings.nats.url or agent_file.read_text(),
             outbox=self.settings.data_dir / "outbox" / "agents.db",
         )
         await agents.start(
@@ -237,7 +237,10 @@ class Demonstration:
         with self.stages.stage("release", f"Cycle {number}: canary") as stage:
             while True:
                 release = await self._release_of(job.job_id)
-                assert release is not None
+                if release is None:
+                    raise NotFoundError(
+                        f"The release of job {job.job_id} is gone: start the demonstration again."
+                    )
                 if release.closed and (release.settled or release.decision != "rolled_back"):
                     return release
                 plan = release.schedule
@@ -272,7 +275,8 @@ class Demonstration:
 
     async def _current(self) -> DesiredArm:
         desired = await read_document(self.ctx.bus, DesiredRoutes)
-        assert desired is not None
+        if desired is None:
+            raise NotFoundError("No model serves any more: start the demonstration again.")
         return next(arm for arm in desired.arms if arm.arm == "current")
 
     async def _audit(self) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from onward.clock import utc_text
 from onward.context import Context
 from onward.contracts import TrainingRequest
 from onward.contracts.buckets import DesiredArm, ModelEntry
+from onward.errors import NotFoundError
 from onward.ids import model_key, new_id
 from onward.training import checkpoints
 from onward.training.role.job_table import JobRecord, JobTable
@@ -43,7 +44,8 @@ def damage_adapter(folder: Path, seed: int = 0) -> None:
 async def commit_damaged_copy(ctx: Context, table: JobTable, current: DesiredArm, folder: Path) -> JobRecord:
     """Commits a ruined copy of the ``current`` arm as a completed job and returns its record."""
     model = await read_document(ctx.bus, ModelEntry, model_key(current.model_id))
-    assert model is not None
+    if model is None:
+        raise NotFoundError(f"The record of model {current.model_id} is gone: start the demonstration again.")
     shutil.rmtree(folder, ignore_errors=True)
 
     manifest = await checkpoints.fetch(ctx.objects, model.object_prefix, folder)

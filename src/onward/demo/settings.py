@@ -19,7 +19,7 @@ class Pace:
     trajectories: int
     """Trajectories per training job: the same number on a slow machine and on a fast one."""
     steps: tuple[tuple[float, float, int], ...]
-    """Steps of a release before the last: the candidate's share, minutes, and least matured sessions."""
+    """Steps of a release before the last: the candidate's share, minutes, and least known outcomes."""
     test_panels: int
     """Panels of 100 held-out tasks in each test."""
 

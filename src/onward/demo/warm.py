@@ -13,6 +13,7 @@ from onward import children
 from onward.config import Settings
 from onward.demo.display import Stages
 from onward.errors import OnwardError
+from onward.processes import COMPUTING
 from onward.progress import PART, Bar
 from onward.serving import base_models
 from onward.training import checkpoints
@@ -53,7 +54,7 @@ async def warm_up(model: str, settings: Settings, seed: int, stages: Stages) -> 
             "onward.training.warm_start.warmup", "--json",
             "--model", model, "--out", str(out), "--base", str(base),
             "--seed", str(seed), "--threads", str(threads), "--plan", json.dumps(asdict(recipe.warm_up)),
-            log=log, environment={"OMP_NUM_THREADS": str(threads)},
+            log=log, environment={"OMP_NUM_THREADS": str(threads)}, passed=COMPUTING,
         )  # fmt: skip
         try:
             done = await _follow(child, stage)

@@ -26,6 +26,7 @@ class EnvironmentFailure(OnwardError):
     """An environment's failure. ``cause`` is a key of ``CAUSES``; ``status`` is the HTTP status, if any."""
 
     def __init__(self, cause: str, message: str, status: int | None = None) -> None:
-        assert cause in CAUSES
+        if cause not in CAUSES:
+            raise ValueError(f"{cause!r} is no cause of a failure: give one of {', '.join(CAUSES)}.")
         super().__init__(message)
         self.cause, self.status = cause, status

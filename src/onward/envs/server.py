@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 
 from fastapi import Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import Response
 
 from onward.clock import Clock, SystemClock
 from onward.envs.environment import Environment, Instance
@@ -30,8 +30,7 @@ from onward.envs.protocol import (
     StepRequest,
 )
 from onward.errors import ConflictError, NotFoundError
-from onward.http.app import ApiKeys, HttpError, make_app, require
-from onward.http.app import error_body as body_of
+from onward.http.app import ApiKeys, HttpError, error_response, make_app, require
 from onward.http.server import Server, check_exposure
 
 TTL_SECONDS = 900.0
@@ -154,6 +153,7 @@ def make_environment_app(
         keys=ApiKeys(keys or {}),
         ready=lambda: {"environment": True},
         hosts=hosts,
+        clock=clock,
     )
     app.exception_handler(RequestValidationError)(_unprocessable)
     guards = [Depends(require("train"))] if keys else []
@@ -237,4 +237,4 @@ async def _unprocessable(_: Request, error: Exception) -> Response:
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"][1:]) or None
     message = f"The request is not valid: {first['msg']}" + (f" (at {where})." if where else ".")
-    return JSONResponse(body_of("invalid_request_error", message, where), status_code=422)
+    return error_response(422, "invalid_request_error", message, where)

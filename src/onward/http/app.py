@@ -7,34 +7,41 @@ applied here and nowhere else, so a new service cannot omit them. Its tests chan
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
 import hmac
-import ipaddress
 import json
 import logging
+import math
 import secrets
-import socket
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fastapi import FastAPI, Request
+from fastapi import Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from onward.clock import Clock, SystemClock
+from onward.contracts import decode_document
 from onward.errors import ConfigError, ConflictError, ContractError, EngineError, NotFoundError, OnwardError
-from onward.files import write_secret_once
+from onward.files import SECRET_CHARACTERS, read_secret, write_secret_once
+from onward.http.hosts import AllowedHosts
+from onward.http.limits import RateLimit, network_of
 from onward.telemetry.metrics import Metrics
 
 SCOPES = frozenset({"ingest", "read", "train", "deploy", "admin", "chat", "feedback"})
 MAX_BODY = 1 << 20
+MAX_HEADER = 32 << 10
+"""Bytes of a request's target and headers together."""
+MAX_DEPTH = 100
+"""Levels of a request's JSON. Its parts have lower limits of their own, which say more."""
 BODY_SECONDS = 30.0
 """Time limit for a client to send its body; a slower one is cut off."""
+WRONG_KEYS_PER_MINUTE = 60
 
 Readiness = Mapping[str, bool | str]
 """Part → True, or False, or a sentence with the reason why it is not ready."""
@@ -58,10 +65,20 @@ class HttpError(Exception):
         self.status, self.message, self.type, self.param = status, message, type, param
         self.headers = dict(headers or {})
 
-    def response(self) -> JSONResponse:
-        return JSONResponse(
-            error_body(self.type, self.message, self.param), status_code=self.status, headers=self.headers
-        )
+    def response(self) -> Response:
+        return error_response(self.status, self.type, self.message, self.param, self.headers)
+
+
+def error_response(
+    status: int,
+    type: str,
+    message: str,
+    param: str | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> Response:
+    """Returns an error as ASCII, so that it can repeat any text of a request, also half a surrogate pair."""
+    body = json.dumps(error_body(type, message, param))
+    return Response(body, status, headers, media_type="application/json")
 
 
 def error_body(type: str, message: str, param: str | None = None) -> dict[str, Any]:
@@ -112,17 +129,16 @@ def load_keys(configured: Mapping[str, Iterable[str]], run_dir: Path) -> ApiKeys
 
 def local_key(run_dir: Path) -> str:
     """Returns the generated key of this data directory (mode 0600), for the command line and local agents."""
-    return read_or_create_secret(run_dir / "api.key", lambda: "ok-" + secrets.token_urlsafe(32))
+    path = run_dir / "api.key"
+    return read_or_create_secret(path, lambda: "ok-" + secrets.token_urlsafe(32), least=SECRET_CHARACTERS)
 
 
-def read_or_create_secret(path: Path, make: Callable[[], str]) -> str:
-    """Reads a secret file, or creates it with mode 0600; two racing processes agree on one secret."""
+def read_or_create_secret(path: Path, make: Callable[[], str], *, least: int = 1) -> str:
+    """Reads a secret file, or creates it with mode 0600; two racing processes agree on one secret. Raises
+    ConfigError if it holds fewer than ``least`` characters."""
     if not path.exists():
         write_secret_once(path, make())
-    text = path.read_text(encoding="utf-8").strip()
-    if not text:
-        raise ConfigError(f"{path} is empty: delete it and a new one is made at the next start.")
-    return text
+    return read_secret(path, "delete it and a new one is made at the next start", least=least)
 
 
 def authorize(request: Request, scope: str) -> Caller:
@@ -133,6 +149,8 @@ def authorize(request: Request, scope: str) -> Caller:
     keys: ApiKeys = request.app.state.keys
     caller = keys.find(presented) if presented else None
     if caller is None:
+        if presented:
+            _limit_wrong_keys(request)
         raise HttpError(
             401,
             "No valid API key was given: send 'Authorization: Bearer KEY' (the local key is in run/api.key).",
@@ -142,6 +160,21 @@ def authorize(request: Request, scope: str) -> Caller:
     if scope not in caller.scopes and "admin" not in caller.scopes:
         raise HttpError(403, f"This API key lacks the scope {scope!r}.", type="permission_error")
     return caller
+
+
+def _limit_wrong_keys(request: Request) -> None:
+    """Counts a wrong key of this address; raises HttpError 429 above the limit. A valid key is never refused
+    for it: behind a proxy all clients share one address."""
+    wrong: RateLimit = request.app.state.wrong_keys
+    seconds = wrong.take_token(network_of(request.client.host) if request.client else "")
+    if seconds > 0:
+        whole = max(1, math.ceil(seconds))
+        raise HttpError(
+            429,
+            f"Too many wrong API keys came from this address: send a valid one, or wait {whole} s.",
+            type="rate_limit_error",
+            headers={"Retry-After": str(whole)},
+        )
 
 
 def require(scope: str) -> Callable[[Request], Caller]:
@@ -160,18 +193,25 @@ def make_app(
     *,
     keys: ApiKeys,
     ready: Callable[[], Readiness | Awaitable[Readiness]],
+    warnings: Mapping[str, str] | None = None,
     metrics: Metrics | None = None,
     hosts: Iterable[str] = (),
     max_body: int = MAX_BODY,
+    wrong_keys_per_minute: int = WRONG_KEYS_PER_MINUTE,
+    clock: Clock | None = None,
 ) -> FastAPI:
-    """Makes a FastAPI app with /health, /ready and /metrics (open) and the protections of this module.
+    """Makes a FastAPI app with /health, /ready and /metrics (open), /openapi.json (scope read) and the
+    protections of this module.
+
+    ``warnings``: part → what will need an operator soon; ``/ready`` shows it and stays ready.
 
     ``hosts``: names under which clients may call the service besides this machine's own, and the address it
     binds to. A wildcard address there also allows any IP literal (a rebound DNS name is never a literal) and
     this machine's name.
     """
-    app = FastAPI(title=f"Onward {name}", docs_url=None, redoc_url=None)
+    app = FastAPI(title=f"Onward {name}", docs_url=None, redoc_url=None, openapi_url=None)
     app.state.keys = keys
+    app.state.wrong_keys = RateLimit(wrong_keys_per_minute, clock or SystemClock())
     app.add_middleware(_Guard, hosts=AllowedHosts(hosts), max_body=max_body)
     _add_error_handlers(app)
 
@@ -182,13 +222,17 @@ def make_app(
 
     @app.get("/ready")
     async def readiness() -> Response:
-        """Reports whether every part is ready; 503 with reasons if not. Open."""
+        """Reports whether every part is ready; 503 with a word for each part that is not. Open."""
         parts = ready()
         if isinstance(parts, Awaitable):
             parts = await parts
         reasons = {part: (why or "not ready") for part, why in parts.items() if why is not True}
-        body = {"ready": not reasons, "reasons": reasons}
+        body = {"ready": not reasons, "reasons": reasons, "warnings": dict(warnings or {})}
         return JSONResponse(body, status_code=503 if reasons else 200)
+
+    @app.get("/openapi.json", include_in_schema=False, dependencies=[Depends(require("read"))])
+    async def schema() -> dict[str, Any]:
+        return app.openapi()
 
     if metrics is not None:
         rendered = metrics.render
@@ -201,32 +245,9 @@ def make_app(
     return app
 
 
-class AllowedHosts:
-    """The Host headers that are answered: the defence against DNS rebinding."""
-
-    def __init__(self, hosts: Iterable[str]) -> None:
-        given = {host.strip("[]").lower() for host in hosts if host}
-        self._wildcard = bool(given & {"0.0.0.0", "::"})
-        self._names = {"localhost", "127.0.0.1", "::1"} | given
-        if self._wildcard:
-            self._names.add(socket.gethostname().lower())
-
-    def allows(self, header: str) -> bool:
-        """Returns whether ``header`` is allowed, a Host header: name, name:port, [v6] or [v6]:port."""
-        host = header.strip().lower()
-        host = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
-        if host in self._names:
-            return True
-        if not self._wildcard:
-            return False
-        with contextlib.suppress(ValueError):
-            ipaddress.ip_address(host)
-            return True
-        return False
-
-
 class _Guard:
-    """Pure ASGI: Host check, browser rule, body limit. It reads the body once and replays it."""
+    """Pure ASGI: Host check, limits of header and body, browser rule. It reads the body once and replays
+    it."""
 
     def __init__(self, app: ASGIApp, hosts: AllowedHosts, max_body: int) -> None:
         self.app, self.hosts, self.max_body = app, hosts, max_body
@@ -237,6 +258,7 @@ class _Guard:
             return
         try:
             headers = dict(scope["headers"])
+            _check_header_size(scope)
             if not self.hosts.allows(headers.get(b"host", b"").decode("latin-1")):
                 raise HttpError(
                     421,
@@ -273,6 +295,13 @@ class _Guard:
         except TimeoutError:
             raise HttpError(408, f"The body did not arrive within {BODY_SECONDS:g} seconds.") from None
         return _replay([{"type": "http.request", "body": b"".join(parts), "more_body": False}], receive)
+
+
+def _check_header_size(scope: Scope) -> None:
+    size = len(scope.get("raw_path", b"")) + len(scope["query_string"])
+    size += sum(len(name) + len(value) + 4 for name, value in scope["headers"])
+    if size > MAX_HEADER:
+        raise HttpError(431, f"The path and headers have {size} bytes: send at most {MAX_HEADER}.")
 
 
 def _replay(messages: list[Message], receive: Receive) -> Receive:
@@ -312,36 +341,36 @@ def _add_error_handlers(app: FastAPI) -> None:
     @app.exception_handler(HTTPException)
     async def _framework_error(_: Request, error: HTTPException) -> Response:
         kind = "not_found_error" if error.status_code == 404 else "invalid_request_error"
-        return JSONResponse(
-            error_body(kind, str(error.detail)), status_code=error.status_code, headers=error.headers
-        )
+        return error_response(error.status_code, kind, str(error.detail), headers=error.headers)
 
     @app.exception_handler(RequestValidationError)
     async def _invalid(_: Request, error: RequestValidationError) -> Response:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"][1:]) or None
         message = f"The request is not valid: {first['msg']}" + (f" (at {where})." if where else ".")
-        return JSONResponse(error_body("invalid_request_error", message, where), status_code=400)
+        return error_response(400, "invalid_request_error", message, where)
 
     @app.exception_handler(OnwardError)
     async def _onward_error(_: Request, error: OnwardError) -> Response:
         for kind, status, word in _STATUS:
             if isinstance(error, kind):
-                return JSONResponse(error_body(word, str(error)), status_code=status)
-        return JSONResponse(error_body("service_unavailable", str(error)), status_code=503)
+                return error_response(status, word, str(error))
+        return error_response(503, "service_unavailable", str(error))
 
     @app.exception_handler(Exception)
     async def _defect(_: Request, error: Exception) -> Response:
         message = "Something went wrong inside Onward; the log has the details."
-        return JSONResponse(error_body("internal_error", message), status_code=500)
+        return error_response(500, "internal_error", message)
 
 
 async def read_json(request: Request) -> dict[str, Any]:
-    """Returns the body as a JSON object; 400 with one sentence for anything else (too deep, not UTF-8 …)."""
+    """Returns the body as a JSON object. Raises HttpError 400 with a sentence for anything else: too deep,
+    not UTF-8, half of a surrogate pair, NaN, a number beyond a double, a key that is given twice."""
     try:
-        document = json.loads(await request.body())
-    except (ValueError, RecursionError):
-        raise HttpError(400, "The body is not valid JSON.") from None
+        body = await request.body()
+        document = decode_document(body, max_bytes=len(body), max_depth=MAX_DEPTH)
+    except ContractError as error:
+        raise HttpError(400, f"The body is not valid JSON. {error}") from None
     except ClientDisconnect:  # no client reads the answer, and nothing is wrong here
         raise HttpError(400, "The client closed the connection before its request was complete.") from None
     if not isinstance(document, dict):

@@ -19,7 +19,9 @@ from fastapi import FastAPI
 from starlette.types import Message, Receive, Scope, Send
 
 from onward.errors import ConfigError, PortBusyError
+from onward.http.connections import KEEP_ALIVE_SECONDS, MAX_INCOMPLETE, Acceptor, most_connections
 
+MAX_CONNECTIONS = 512
 GRACE_SECONDS = 5.0
 """Seconds that a stopping server gives to running calls."""
 
@@ -35,8 +37,18 @@ class _EmbeddedServer(uvicorn.Server):
 class Server:
     """Runs an app in the current event loop: ``await start()``, ``.port``, ``await stop()``."""
 
-    def __init__(self, app: FastAPI, host: str, port: int, *, what: str = "The HTTP service") -> None:
+    def __init__(
+        self,
+        app: FastAPI,
+        host: str,
+        port: int,
+        *,
+        what: str = "The HTTP service",
+        max_connections: int = MAX_CONNECTIONS,
+    ) -> None:
         self._app, self.host, self._asked, self._what = app, host, port, what
+        self._most = most_connections(max_connections)
+        self._acceptor: Acceptor | None = None
         self._listener: socket.socket | None = None
         self._server: _EmbeddedServer | None = None
         self._task: asyncio.Task[None] | None = None
@@ -70,17 +82,21 @@ class Server:
             server_header=False,
             proxy_headers=False,
             lifespan="off",
-            timeout_keep_alive=60,
+            ws="none",
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=int(GRACE_SECONDS),
-            h11_max_incomplete_event_size=64 << 10,
+            h11_max_incomplete_event_size=MAX_INCOMPLETE,
         )
         self._server = _EmbeddedServer(config)
-        self._task = asyncio.create_task(self._server.serve(sockets=[listener]), name=f"http:{self.port}")
+        # No sockets: the acceptor has the listener, with a limit that uvicorn lacks.
+        self._task = asyncio.create_task(self._server.serve(sockets=[]), name=f"http:{self.port}")
         while not self._server.started:
             if self._task.done():
                 await self._task
                 raise ConfigError(f"{self._what} did not start on {self.host}:{self._asked}.")
             await asyncio.sleep(0.005)
+        self._acceptor = Acceptor(listener, config, self._server.server_state, self._most)
+        self._acceptor.start()
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Runs the app; a call that our stop cuts off is no defect, and gets 503 if nothing was sent yet."""
@@ -127,6 +143,9 @@ class Server:
         if self._listener is not None:
             self._listener.close()
             self._listener = None
+        if self._acceptor is not None:
+            self._acceptor.stop()
+            self._acceptor = None
         if self._server is None or self._task is None:
             return
         self._is_stopping = True  # and stays True: a call that was cut off may end after the server
@@ -155,12 +174,6 @@ def is_loopback(host: str) -> bool:
     with contextlib.suppress(ValueError):
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     return host == "localhost"
-
-
-def without_login(url: str) -> str:
-    """Returns ``url`` without a user name and password, so that it may be shown."""
-    scheme, _, rest = url.partition("://")
-    return f"{scheme}://{rest.rpartition('@')[2]}"
 
 
 def check_exposure(host: str, keys: Mapping[str, Iterable[str]]) -> None:

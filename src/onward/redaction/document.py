@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from onward.errors import RedactionError
-from onward.redaction.judging.names import NameClass, secret_class
+from onward.redaction.judging.names import PERSONAL, NameClass, secret_class
 
 MAX_DEPTH = 64
 MAX_PARTS = 2_000_000
@@ -277,8 +277,20 @@ def _is_long(number: float) -> bool:
 
 def _inherit(own: NameClass | None, governed: NameClass) -> NameClass:
     """Returns the class of a value below a governed container: a cookie value within cookies, else its own
-    class or that of the container."""
-    return "COOKIE_VALUE" if governed in ("COOKIE", "COOKIE_VALUE") else own or governed
+    class, unless that of the container is stricter. The value's own name may be redacted: a second run, which
+    then knows the container's class alone, must find nothing new."""
+    if governed in ("COOKIE", "COOKIE_VALUE"):
+        return "COOKIE_VALUE"
+    if own is None:
+        return governed
+    if own in PERSONAL or governed in PERSONAL:
+        return own  # judged by rules of their own, neither stricter nor weaker
+    return governed if _strictness(governed) > _strictness(own) else own
+
+
+def _strictness(kind: NameClass) -> int:
+    """Returns how much of the values under a name counts as secret: most of them under a password's."""
+    return 2 if kind == "PASSWORD" else int(kind in ("SECRET", "API_KEY"))
 
 
 def _beside(value: dict[Any, Any], governed: NameClass | None) -> tuple[NameClass | None, NameClass | None]:

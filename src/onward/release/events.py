@@ -14,6 +14,7 @@ from typing import Any
 from onward.clock import utc_text
 from onward.config import Settings
 from onward.contracts import ModelDeployed, to_document, validate
+from onward.errors import hide_login
 from onward.ids import derived_id
 from onward.release.plan import ramp_schedule
 from onward.release.record import Model, ReleaseRecord
@@ -148,5 +149,6 @@ def checkpoint_path(settings: Settings, model: Model) -> str:
     """Returns the URL of a model's files. The base model alone has no checkpoint: its name is returned."""
     if model.adapter_digest is None:
         return f"base:{settings.model.base}"
-    root = settings.objects.models_url or (settings.data_dir / "objects").resolve().as_uri()
+    outside = settings.objects.models_url
+    root = hide_login(outside) if outside else (settings.data_dir / "objects").resolve().as_uri()
     return f"{root.rstrip('/')}/{model.object_prefix}"

@@ -13,7 +13,7 @@ from typing import Any
 
 from onward.clock import utc_text
 from onward.context import Context
-from onward.errors import ConflictError, EngineError
+from onward.errors import ConflictError, EngineError, NotFoundError
 from onward.ids import derived_id
 from onward.release import events, plan, proposals
 from onward.release.effects import Effects
@@ -127,7 +127,8 @@ async def _untouched_base(ctx: Context, releases: Releases) -> Model:
     until = ctx.clock.monotonic() + SETTLE_SECONDS
     while True:
         found = await releases.get(FIRST)
-        assert found is not None
+        if found is None:
+            raise NotFoundError("The record of the first release is gone: restart 'onward up'.")
         base = found[0].candidate
         others = [r for r in await releases.all() if r.release_id not in (FIRST, INSTEAD)]
         if others:

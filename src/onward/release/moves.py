@@ -13,19 +13,23 @@ from onward.clock import utc_text
 from onward.config import Settings
 from onward.release import events, plan, wording
 from onward.release.evidence.evidence import Evidence, GateRules
+from onward.release.evidence.rates import step_counts
 from onward.release.plan import State
 from onward.release.record import NOT_HELD, Model, ReleaseRecord, alert
 
 HOLD_WORDS = {
-    "silence": "no outcome of either arm has come in: holding, neither back nor on",
+    "silence": "no known outcome of either arm has come in: holding, neither back nor on",
+    "lost": "on both arms more sessions were lost than have a known outcome: holding, neither back nor on",
     "sample_ratio": "the split between the arms differs from the weights it was drawn with: holding",
     "hold": "the step ended without proof either way: holding",
     "ask": "the step ended without proof either way: promote or abort it",
-    "deadline": "too few matured candidate sessions before the deadline: holding",
+    "deadline": "too few candidate sessions with a known outcome before the deadline: holding",
     "operator": "an operator asked for it",
 }
-SELF_ENDING = ("silence", "sample_ratio")
+SELF_ENDING = ("silence", "lost", "sample_ratio")
 """Holds that end by themselves when their cause is gone."""
+EVIDENCE_HOLDS = ("silence", "lost", "deadline")
+"""Holds for lack of evidence: their reason names the numbers of known and lost sessions."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +79,7 @@ def start_traffic(
     return started.with_outbox(events.outbox_item(document))
 
 
-def enter_step(record: ReleaseRecord, step: int, matured: int, why: str, inputs: MoveInputs) -> ReleaseRecord:
+def enter_step(record: ReleaseRecord, step: int, why: str, inputs: MoveInputs) -> ReleaseRecord:
     """Enters ``step``. Its time and its sessions are counted from here."""
     share = record.schedule.steps[step].share
     return record.moved(
@@ -85,7 +89,7 @@ def enter_step(record: ReleaseRecord, step: int, matured: int, why: str, inputs:
         step=step,
         step_served=0.0,
         step_total=0.0,
-        step_sessions=matured,
+        step_rates=record.rates,
         **NOT_HELD,
     )
 
@@ -93,18 +97,27 @@ def enter_step(record: ReleaseRecord, step: int, matured: int, why: str, inputs:
 def hold(record: ReleaseRecord, why: str, inputs: MoveInputs) -> ReleaseRecord:
     """Holds: the weights stay and the time is not counted. ``why`` is a key of HOLD_WORDS."""
     words = HOLD_WORDS[why]
-    held = record.moved(State.HELD, inputs.text, words, held_from=phase(record), held_why=why)
+    if why in EVIDENCE_HOLDS:
+        words += f" ({wording.known_counts(step_counts(record.rates, record.step_rates))})"
+    held = record.moved(
+        State.HELD, inputs.text, words, held_from=phase(record), held_why=why, held_since=inputs.text
+    )
     name = record.candidate.model_id
     return held.with_outbox(alert("release_held", f"Release of {name}: {words}.", why=why, step=record.step))
 
 
 def resume(record: ReleaseRecord, words: str, inputs: MoveInputs) -> ReleaseRecord:
-    return record.moved(phase(record), inputs.text, words, held_from=None, held_why=None)
+    """Ends a hold. Silence is counted anew: an operator's word lasts one whole window."""
+    return record.moved(
+        phase(record), inputs.text, words, held_from=None, held_why=None, held_since=None, silent_seconds=0.0
+    )
 
 
 def promote(record: ReleaseRecord, why: str, inputs: MoveInputs) -> ReleaseRecord:
     """Promotes the candidate: it becomes current and gets all traffic."""
     reason = wording.why_promoted(record)
+    if why == HOLD_WORDS["operator"]:
+        reason = f"{why}; {reason}"
     done = record.close(State.PROMOTED, inputs.text, why, reason=reason)
     document = events.promoted(done, inputs.settings, inputs.endpoint, inputs.at)
     message = f"Model {record.candidate.model_id} serves everybody now: {reason}."

@@ -1,7 +1,7 @@
 """The plan of a release and its possible states. Pure: no clock, no bus.
 
 A release is a state machine: a table of legal transitions and one function. A step ends when its time *and*
-its minimum of matured candidate sessions have passed. Compressing the schedule scales time only.
+its minimum of candidate sessions with a known outcome have passed. Compressing the schedule scales time only.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from onward.clock import utc_text
 from onward.config import ReleaseSettings
 from onward.errors import ConfigError, IllegalTransitionError
 from onward.ids import model_key
+from onward.release.evidence.rates import KnownAndLost
 
 
 class State(StrEnum):
@@ -67,7 +68,7 @@ def move(state: State, to: State) -> State:
 
 @dataclass(frozen=True)
 class Step:
-    """``share`` of new sessions for at least ``seconds`` and ``sessions`` matured candidate sessions."""
+    """``share`` of new sessions for at least ``seconds`` and ``sessions`` known outcomes of the candidate."""
 
     share: float
     seconds: float
@@ -163,26 +164,39 @@ def ramp_schedule(plan: Plan, start: datetime) -> list[dict[str, Any]]:
     return schedule
 
 
-Verdict = Literal["stay", "advance", "ask", "hold", "deadline"]
+Verdict = Literal["stay", "advance", "ask", "hold", "deadline", "lost"]
 
 
 def step_verdict(
-    plan: Plan, step: int, *, served: float, total: float, sessions: int, support: float
+    plan: Plan,
+    step: int,
+    *,
+    served: float,
+    total: float,
+    candidate: KnownAndLost,
+    current: KnownAndLost,
+    support: float,
 ) -> tuple[Verdict, str]:
     """Returns the verdict on a step that no gate has stopped, and the evidence in words.
 
-    ``served`` counts seconds in this step without holds, ``total`` all of them, ``sessions`` the matured
-    candidate sessions of this step, ``support`` the promotion e-value. A step with too few sessions is never
-    promoted, whatever the policy. The policy decides if there are enough sessions and no proof either way.
+    ``served`` counts seconds in this step without holds, ``total`` all of them, ``candidate`` and ``current``
+    the sessions that ended in this step, ``support`` is the promotion e-value. A step never ends without its
+    minimum of known outcomes, and one at least, whatever the policy. Where most sessions are lost, the few
+    known ones are no sample of the rest: with the candidate alone it is evidence against it, which the gates
+    weigh; with both arms it is silence. The policy decides if there is enough and no proof either way.
     """
     asked = plan.steps[step]
     shown = "not worse" if support >= SUPPORT else "none-against"
-    if served >= asked.seconds and sessions >= asked.sessions:
+    known = candidate.known >= max(1, asked.sessions) and candidate.known >= candidate.lost
+    if served >= asked.seconds and known:
         if support >= SUPPORT or plan.on_inconclusive == "promote":
             return "advance", shown
         return plan.on_inconclusive, shown
     if total >= plan.deadline_seconds:
         return "deadline", shown
+    mostly_lost = candidate.lost > candidate.known and current.lost > current.known
+    if served >= asked.seconds and mostly_lost and sum(candidate) >= asked.sessions:
+        return "lost", shown
     return "stay", shown
 
 

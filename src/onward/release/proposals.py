@@ -10,6 +10,7 @@ from onward.bus import Bucket, read_stored
 from onward.clock import Clock, utc_text
 from onward.config import Settings
 from onward.contracts.buckets import JobEntry
+from onward.errors import NotFoundError
 from onward.ids import derived_id, is_id
 from onward.release.plan import next_model_id
 from onward.release.record import Model, ReleaseRecord, Releases, release_id
@@ -39,7 +40,8 @@ def propose(
 ) -> ReleaseRecord:
     """Returns the record of a new release for a completed job. The model's number exceeds all in ``keys``."""
     commit, job_id = job.commit, str(job.job_id)
-    assert commit is not None
+    if commit is None:
+        raise NotFoundError(f"Job {job_id} is completed and its record names no checkpoint: train again.")
     config = job.request.get("training_config") or {}
     metrics = job.progress.get("metrics") or {}
     reward = metrics.get("outcome_mean", metrics.get("reward_mean"))

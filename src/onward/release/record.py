@@ -61,7 +61,7 @@ class Model(Record):
         return self.model_digest is not None
 
 
-NOT_HELD: dict[str, Any] = {"held_from": None, "held_why": None, "overdue": False}
+NOT_HELD: dict[str, Any] = {"held_from": None, "held_why": None, "held_since": None, "overdue": False}
 """Fields of a record that is not held, or no longer."""
 
 
@@ -92,10 +92,18 @@ class ReleaseRecord(Record):
     step_served: float = 0.0
     """Seconds of this step without holds. Measured, so clock jumps and downtime never shorten it."""
     step_total: float = 0.0
-    step_sessions: int = 0
-    """Matured candidate sessions when this step began."""
+    step_rates: dict[str, ArmRates] = Field(default_factory=dict)
+    """Counts of both arms when this step began: the step's own sessions are those since."""
+    silent_seconds: float = 0.0
+    """Seconds since a session was assigned after the last known outcome of either arm.
+
+    Measured like ``step_served``: restarts and leases continue it, jumps of the wall clock do not count.
+    """
+    silent_from: int | None = None
+    """Number of assignments when the silence began; None after a known outcome."""
     held_from: State | None = None
     held_why: str | None = None
+    held_since: str | None = None
     evidence: dict[str, Any] | None = None
     started_at: str | None = None
     """Time at which the candidate got its first traffic."""
@@ -149,6 +157,11 @@ class ReleaseRecord(Record):
     @property
     def closed(self) -> bool:
         return self.state in TERMINAL
+
+    @property
+    def why_held(self) -> str | None:
+        """Reason of the present hold, in one sentence with numbers; None if it is not held."""
+        return self.history[-1]["why"] if self.state is State.HELD and self.history else None
 
     @property
     def undone(self) -> bool:

@@ -12,6 +12,7 @@ from typing import Any
 
 from onward.bus.cancellation import until_cancelled
 from onward.bus.leases import Lease
+from onward.capture import provenance
 from onward.context import Context
 from onward.errors import BusError, ConflictError
 from onward.release import moves, plan, proposals, restore, rollback, wording
@@ -21,7 +22,7 @@ from onward.release.evidence import gauges
 from onward.release.evidence.evidence import Evidence
 from onward.release.evidence.gates import e_value
 from onward.release.evidence.outcome_source import OutcomeSource, OutcomeStream, apply_outcomes
-from onward.release.evidence.rates import figures
+from onward.release.evidence.rates import figures, step_counts
 from onward.release.initial import install_base, install_initial
 from onward.release.plan import State
 from onward.release.record import Model, ReleaseRecord, Releases
@@ -40,6 +41,8 @@ PERSIST_SECONDS = 5.0
 RATIO_LIMIT = 1000.0
 """At this E-value of the sample-ratio guard, or more, the split between the arms counts as broken."""
 LEASE_SECONDS = 10.0
+UNSIGNED_ALERT_SECONDS = 60.0
+"""Seconds between two alerts about outcomes that no gateway signed."""
 OPERATOR = "an operator asked for it"
 REFUSED_SECONDS = 20.0
 """Seconds after which the release of a model that no gateway could load is aborted, and a return to a model
@@ -65,11 +68,12 @@ class Releaser:
         self.suite = suite
         self.trial = Trial(suite, ctx.settings.release)
         self._installed = self._claimed = False
+        self._quiet_until = 0.0
         self.record: ReleaseRecord | None = None
         self._revision = 0
         self._evidence: Evidence | None = None
         self._dirty = True
-        self._written_at = self._ticked_at = self._heard_at = ctx.clock.monotonic()
+        self._written_at = self._ticked_at = ctx.clock.monotonic()
         self._pinned: str | None = None
 
     def lead(self, epoch: int) -> None:
@@ -135,7 +139,7 @@ class Releaser:
         if self._evidence is not None:
             gauges.show_evidence(self.ctx.metrics, self.record, self._evidence)
         self._dirty = True
-        self._written_at = self._ticked_at = self._heard_at = self.ctx.clock.monotonic()
+        self._written_at = self._ticked_at = self.ctx.clock.monotonic()
 
     async def _forget(self) -> None:
         await self.trial.stop()
@@ -261,16 +265,15 @@ class Releaser:
         started = moves.start_traffic(record, choice, cursor, self._inputs)
         await self._move(started)
         self._evidence = Evidence.from_state(started.evidence or {})
-        self._heard_at = self.ctx.clock.monotonic()
 
     async def _serve(self, record: ReleaseRecord) -> None:
         """Takes in evidence, then decides. State, evidence and cursor go into one write."""
         evidence = self._evidence
         assert evidence is not None
-        heard, of_us = await apply_outcomes(self.outcomes, evidence)
+        applied = await apply_outcomes(self.outcomes, evidence)
         now = self.ctx.clock.monotonic()
-        if of_us:
-            self._heard_at = now
+        if applied.unsigned:
+            await self._report_unsigned(applied.unsigned)
         passed = now - self._ticked_at
         verified = (
             record.verified_revision is not None and record.verified_revision == record.desired_revision
@@ -280,7 +283,8 @@ class Releaser:
             update={
                 "step_total": record.step_total + passed,
                 "step_served": record.step_served + (passed if counts else 0.0),
-                **(self._figures(record, evidence) if heard else {}),
+                **await self._silence(record, applied.known, passed),
+                **(self._figures(record, evidence) if applied.changed else {}),
             }
         )
         self.record = record
@@ -289,22 +293,57 @@ class Releaser:
             await self._move(rollback.roll_back(record, evidence, settings, endpoint, at))
             log.error("release taken back", release_id=record.release_id, reason=self._open.reason)
             return
-        await self._decide(record, evidence, now, verified)
-        if self.record is record and (heard or now - self._written_at >= PERSIST_SECONDS):
+        await self._decide(record, evidence, verified)
+        if self.record is record and (applied.changed or now - self._written_at >= PERSIST_SECONDS):
             await self._write(record)
+
+    async def _silence(self, record: ReleaseRecord, known: bool, passed: float) -> dict[str, Any]:
+        """Returns the record's new facts about the silence. Without a new session nothing has to be known, so
+        a time without traffic is no silence."""
+        if known:
+            return {"silent_seconds": 0.0, "silent_from": None}
+        assigned = await self.outcomes.assigned()
+        begun = assigned if record.silent_from is None else record.silent_from
+        seconds = record.silent_seconds + (passed if assigned != begun else 0.0)
+        return {"silent_seconds": seconds, "silent_from": begun}
+
+    async def _report_unsigned(self, count: int) -> None:
+        """Counts outcomes that no gateway signed, and raises an alert about the first ones of a while."""
+        metrics, now = self.ctx.metrics, self.ctx.clock.monotonic()
+        metrics.outcomes_refused.inc(count)
+        if now < self._quiet_until:
+            return
+        self._quiet_until = now + UNSIGNED_ALERT_SECONDS
+        await self.ctx.alerts.raise_(
+            "unsigned_outcome",
+            "An outcome without a gateway's signature was on the bus and does not count: find out who has a "
+            "login that may publish there, and give agents the one in run/agent.url.",
+            "critical",
+            count=count,
+        )
 
     def _figures(self, record: ReleaseRecord, evidence: Evidence) -> dict[str, Any]:
         gauges.show_evidence(self.ctx.metrics, record, evidence)
         return figures(evidence)
 
-    async def _decide(self, record: ReleaseRecord, evidence: Evidence, now: float, verified: bool) -> None:
+    async def _decide(self, record: ReleaseRecord, evidence: Evidence, verified: bool) -> None:
         """Holds, advances or changes nothing. Called when no gate crossed."""
         settings = self.ctx.settings.release
         held = record.state is State.HELD
-        quiet = now - self._heard_at > settings.lost_after_seconds + settings.reward_maturity_seconds
+        quiet = record.silent_seconds > settings.lost_after_seconds + settings.reward_maturity_seconds
         broken = e_value(evidence.gates.ratio.log_e) >= RATIO_LIMIT
+        counts = step_counts(record.rates, record.step_rates)
+        verdict, shown = plan.step_verdict(
+            record.schedule,
+            record.step,
+            served=record.step_served,
+            total=record.step_total,
+            candidate=counts["candidate"],
+            current=counts["current"],
+            support=e_value(evidence.gates.support.log_e),
+        )
         if held and record.held_why in moves.SELF_ENDING:
-            if not quiet and not broken:
+            if not quiet and not broken and verdict != "lost":
                 await self._resume("the cause of the hold is gone")
             return
         if held and record.held_why == "operator":
@@ -312,33 +351,23 @@ class Releaser:
         if not held and (quiet or broken):
             await self._hold("silence" if quiet else "sample_ratio")
             return
-        matured = evidence.matured() - record.step_sessions
-        verdict, shown = plan.step_verdict(
-            record.schedule,
-            record.step,
-            served=record.step_served,
-            total=record.step_total,
-            sessions=matured,
-            support=e_value(evidence.gates.support.log_e),
-        )
         if verdict == "advance" and verified and not quiet and not broken:
             self.record = record.model_copy(update={"shown": shown})
             words = wording.shown_words(shown)
-            await self._go_on(f"{record.step_served:.0f} s, {matured} sessions, {words}")
-        elif verdict in ("hold", "ask", "deadline") and not held:
+            known = counts["candidate"].known
+            await self._go_on(f"{record.step_served:.0f} s, {known} sessions, {words}")
+        elif verdict in ("hold", "ask", "deadline", "lost") and not held:
             self.record = record.model_copy(update={"shown": shown})
             await self._hold(verdict)
 
     async def _enter(self, step: int, why: str) -> None:
-        matured = self._evidence.matured() if self._evidence else 0
-        await self._move(moves.enter_step(self._open, step, matured, why, self._inputs))
+        await self._move(moves.enter_step(self._open, step, why, self._inputs))
         log.info("release step", release_id=self._open.release_id, step=step)
 
     async def _hold(self, why: str) -> None:
         await self._move(moves.hold(self._open, why, self._inputs))
 
     async def _resume(self, words: str) -> None:
-        self._heard_at = self.ctx.clock.monotonic()
         await self._move(moves.resume(self._open, words, self._inputs))
 
     async def _go_on(self, why: str) -> None:
@@ -393,7 +422,7 @@ async def run(ctx: Context) -> None:
     from onward.release.validation.suite import EngineSuite
     from onward.release.validation.trial import CachedSuite
 
-    outcomes = OutcomeStream(ctx.bus)
+    outcomes = OutcomeStream(ctx.bus, provenance.load_key(ctx.settings.run_dir, create=True))
     releaser = Releaser(ctx, outcomes, CachedSuite(EngineSuite(ctx)), strategy=ctx.settings.release.strategy)
     try:
         await lead(ctx, "releaser", LEASE_SECONDS, releaser.work)

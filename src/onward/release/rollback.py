@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from onward.clock import utc_text
+from onward.clock import read_time, utc_text
 from onward.config import Settings
 from onward.release import events, wording
 from onward.release.evidence.evidence import Evidence
@@ -68,5 +68,5 @@ def over_budget(record: ReleaseRecord, now: datetime) -> bool:
     """True if a rolled-back candidate is not verified at zero within the promised time."""
     if record.state is not State.ROLLED_BACK or record.crossed_at is None or record.verified_zero_at:
         return False
-    crossed = datetime.fromisoformat(record.crossed_at.replace("Z", "+00:00"))
+    crossed = read_time(record.crossed_at)
     return (now - crossed).total_seconds() > BUDGET_SECONDS

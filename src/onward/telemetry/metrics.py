@@ -91,7 +91,19 @@ class Metrics:
             "Mean judged outcome of a model's sessions in its latest release, 0 to 1",
             ["model_version"],
         )
+        self.outcomes_refused = counter(
+            "onward_outcomes_refused", "Outcomes on the bus that no gateway signed; they do not count"
+        )
         self.alerts = counter("onward_alerts", "Alerts raised", ["kind"])
+        self.child_restarts = counter(
+            "onward_child_restarts", "Child processes that died or hung and were started again", ["child"]
+        )
+        self.disk_used = gauge(
+            "onward_disk_used_ratio", "Used share of the fullest disk of the data folder, 0 to 1"
+        )
+        self.stream_used = gauge(
+            "onward_stream_used_ratio", "Used share of a stream's byte limit, 0 to 1", ["stream"]
+        )
         self.role_restarts = counter("onward_role_restarts", "Restarts of a role after a failure", ["role"])
         self.collector_seconds = histogram(
             "onward_collector_seconds",

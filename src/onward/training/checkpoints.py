@@ -170,14 +170,18 @@ async def read_manifest(objects: Objects, prefix: str, *, manifest_sha256: str |
     body = await objects.get(f"{prefix}/{MANIFEST}")
     if manifest_sha256 not in (None, hashlib.sha256(body).hexdigest()):
         raise _other_manifest(prefix)
+    manifest = _parse_manifest(body, prefix)
+    for name in sorted(manifest.files):
+        if not await objects.exists(f"{prefix}/{name}"):
+            raise NotFoundError(f"{name} of {prefix} is not in {objects.where}: it was deleted there.")
+    return manifest
+
+
+def _parse_manifest(body: bytes, prefix: str) -> Manifest:
     try:
-        manifest = Manifest.model_validate_json(body)
+        return Manifest.model_validate_json(body)
     except ValueError:
         raise TamperedError(f"The manifest of {prefix} is not readable: it must not be loaded.") from None
-    missing = manifest.files.keys() - {key.rsplit("/", 1)[1] for key in await objects.list(prefix)}
-    if missing:
-        raise NotFoundError(f"{min(missing)} of {prefix} is not in {objects.where}: it was deleted there.")
-    return manifest
 
 
 def refuse_other_base(manifest: Manifest, base_digest: str) -> None:
@@ -205,11 +209,17 @@ async def fetch(
     """
     partial = partial_of(folder)
     partial.mkdir(parents=True, exist_ok=True)
-    for key in await objects.list(prefix + "/"):
-        await objects.get_file(key, partial / key.rsplit("/", 1)[1])
     path = partial / MANIFEST
-    if manifest_sha256 is not None and path.exists() and _sha256_file(path) != manifest_sha256:
+    try:
+        await objects.get_file(f"{prefix}/{MANIFEST}", path)
+    except NotFoundError:
+        raise TamperedError(f"{prefix} has no {MANIFEST}: a model without one is never loaded.") from None
+    if manifest_sha256 is not None and _sha256_file(path) != manifest_sha256:
         raise _other_manifest(prefix)
+    for name in _parse_manifest(path.read_bytes(), prefix).files:  # not of a list of the store, which may lag
+        if "/" in name:
+            raise TamperedError(f"The manifest of {prefix} names {name!r}: it must not be loaded.")
+        await objects.get_file(f"{prefix}/{name}", partial / name)
     manifest = verify(partial)
     if not folder.exists():
         partial.rename(folder)

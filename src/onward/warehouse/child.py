@@ -36,6 +36,8 @@ from onward.warehouse.client import ADDRESS_FILE, TOKEN_FILE
 MAX_BODY = 256 << 20
 LOCK_WAIT_SECONDS = 15.0
 """Time limit for a predecessor to end; one whose parent was killed ends within a second or two."""
+LONGEST_STATEMENT_SECONDS = 1800.0
+"""Seconds after which a statement counts as stuck. Its client has given up long before."""
 _CODE = re.compile(r"Code: (\d+)")
 
 
@@ -45,10 +47,17 @@ class Engine:
     def __init__(self, path: Path, database: str) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="chdb")
         self._session: Any = None
+        self._since: float | None = None
         self._thread.submit(self._open, path, database).result()
 
     async def run(self, sql: str, params: dict[str, str]) -> bytes:
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._query, sql, params)
+
+    @property
+    def stuck(self) -> bool:
+        """True while a statement runs for so long that it will never end."""
+        since = self._since
+        return since is not None and time.monotonic() - since > LONGEST_STATEMENT_SECONDS
 
     def close(self) -> None:
         self._thread.submit(self._session.close).result()
@@ -64,7 +73,11 @@ class Engine:
             self._session.query(f"SET {name} = '{value}'")
 
     def _query(self, sql: str, params: dict[str, str]) -> bytes:
-        return self._session.query(sql, "JSONEachRow", params=params or None).bytes()
+        self._since = time.monotonic()
+        try:
+            return self._session.query(sql, "JSONEachRow", params=params or None).bytes()
+        finally:
+            self._since = None
 
 
 class Application:
@@ -86,6 +99,8 @@ class Application:
         given = dict(scope["headers"]).get(protocol.KEY_HEADER.encode(), b"")
         if not hmac.compare_digest(given, self._token):
             return 401, [], b"wrong key"
+        if scope["path"] == protocol.PING:  # answered beside a statement that runs
+            return (503, [], b"a statement is stuck") if self._engine.stuck else (200, [], b"Ok.\n")
         if scope["method"] != "POST" or scope["path"] != "/":
             return 404, [], b"only POST / is served"
         body = await _read(receive)

@@ -17,6 +17,7 @@ import httpx
 
 from onward.clock import Clock, SystemClock
 from onward.errors import WarehouseError
+from onward.files import read_secret
 from onward.retry import Backoff
 from onward.telemetry import logs
 from onward.warehouse import protocol
@@ -63,6 +64,8 @@ class Warehouse:
         self._query_patience = query_patience
         self._http: httpx.AsyncClient | None = None
         self._embedded = False
+        self.found_damage = False
+        """A statement failed at files that are damaged on the disk. The recovery puts them aside."""
 
     async def insert(
         self,
@@ -100,6 +103,12 @@ class Warehouse:
         except WarehouseError:
             return False
         return True
+
+    async def check_alive(self) -> None:
+        """Returns when the warehouse answers, even if it is busy with a long statement. Uses a connection of
+        its own. Raises OSError or httpx.HTTPError otherwise."""
+        async with self._open(self._locate()) as http:
+            (await http.get(protocol.PING)).raise_for_status()
 
     async def create_schema(self) -> None:
         """Creates the missing database, tables and views. Safe to repeat."""
@@ -151,24 +160,29 @@ class Warehouse:
             raise WarehouseError(
                 "The warehouse refused the user or password: check [warehouse] of onward.toml."
             )
+        if code in protocol.DAMAGE_CODES:
+            self.found_damage = True
+            raise WarehouseError(f"The warehouse met damaged files: {answer.text.strip()[:300]}")
         raise WarehouseError(f"The warehouse refused a statement: {answer.text.strip()[:500]}")
 
     def _connected(self) -> httpx.AsyncClient:
         if self._http is None:
             try:
                 address = self._locate()
-            except OSError as error:
+            except (OSError, ValueError, KeyError, TypeError) as error:  # not written yet, or damaged
                 raise _AwayError(type(error).__name__) from error
             self._embedded = address.embedded
-            transport = httpx.AsyncHTTPTransport(uds=address.socket) if address.socket else None
-            self._http = httpx.AsyncClient(
-                transport=transport,
-                base_url=address.url,
-                headers=self._headers,
-                timeout=httpx.Timeout(120.0, connect=5.0),
-                trust_env=False,
-            )
+            self._http = self._open(address)
         return self._http
+
+    def _open(self, address: Address) -> httpx.AsyncClient:
+        return httpx.AsyncClient(
+            transport=httpx.AsyncHTTPTransport(uds=address.socket) if address.socket else None,
+            base_url=address.url,
+            headers=self._headers,
+            timeout=httpx.Timeout(120.0, connect=5.0),
+            trust_env=False,
+        )
 
 
 async def connect(settings: Settings, *, clock: Clock | None = None) -> Warehouse:
@@ -194,7 +208,7 @@ async def connect(settings: Settings, *, clock: Clock | None = None) -> Warehous
             raise
         return warehouse
     try:
-        token = (settings.run_dir / TOKEN_FILE).read_text(encoding="ascii").strip()
+        token = read_secret(settings.run_dir / TOKEN_FILE, "start 'onward up' again, which makes a new one")
     except FileNotFoundError:
         raise WarehouseError(
             f"No warehouse has been started in {settings.data_dir}: run `onward up`, or set warehouse.url."
@@ -205,6 +219,7 @@ async def connect(settings: Settings, *, clock: Clock | None = None) -> Warehous
 
 
 def read_address(run_dir: Path) -> Address:
-    """Reads the address of the embedded child. Raises OSError while the child has not published it."""
+    """Reads the address of the embedded child. Raises OSError while the child has not published it, and
+    ValueError, KeyError or TypeError for a damaged file, which the child writes at each start."""
     fields = json.loads((run_dir / ADDRESS_FILE).read_text(encoding="utf-8"))
     return Address(fields["url"], fields.get("socket"), embedded=True)

@@ -7,6 +7,7 @@ child listens on a Unix socket in ``data_dir/run``, or on a loopback port if tha
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import secrets
 from collections.abc import AsyncIterator
@@ -17,7 +18,7 @@ from onward import children
 from onward.clock import SystemClock
 from onward.config import Settings
 from onward.errors import ConfigError, WarehouseError, folder_advice
-from onward.files import write_secret_once
+from onward.files import read_secret, write_whole
 from onward.warehouse.client import TOKEN_FILE, Warehouse, connect, read_address
 from onward.warehouse.protocol import EXIT_IN_USE
 
@@ -34,21 +35,20 @@ class EmbeddedWarehouse:
         self._run_dir = data_dir / "run"
         self.data_path = data_dir / "chdb"
         self._log_path = data_dir / "logs" / "warehouse.log"
-        self._keeper = children.Keeper("warehouse", self._spawn, clock=SystemClock())
+        self.keeper = children.Keeper("warehouse", self._spawn, clock=SystemClock(), probe=self._answers)
         self._client: Warehouse | None = None
 
     @property
     def pid(self) -> int | None:
         """Process id of the child, or None while none runs."""
-        return self._keeper.pid
+        return self.keeper.pid
 
     async def start(self) -> Warehouse:
         """Starts the child, creates the tables, and returns the client that ``stop`` will close. Raises
         WarehouseError if the engine cannot start or another process uses its files."""
-        self._run_dir.mkdir(parents=True, exist_ok=True)
-        os.chmod(self._run_dir, 0o700)
+        self._run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         token = _token(self._run_dir / TOKEN_FILE)
-        await self._keeper.start()
+        await self.keeper.start()
         self._client = Warehouse(lambda: read_address(self._run_dir), password=token)
         await self._client.create_schema()
         return self._client
@@ -57,7 +57,12 @@ class EmbeddedWarehouse:
         """Ends the child after its engine has closed cleanly; kills it after 40 s."""
         if self._client is not None:
             await self._client.close()
-        await self._keeper.stop(_STOP_SECONDS)
+        await self.keeper.stop(_STOP_SECONDS)
+
+    async def _answers(self) -> None:
+        """Returns when the child answers; a long query does not keep it from that."""
+        if self._client is not None:
+            await self._client.check_alive()
 
     async def _spawn(self) -> asyncio.subprocess.Process:
         """Starts a child and waits until its engine is open. Raises WarehouseError when it is not."""
@@ -89,14 +94,20 @@ class EmbeddedWarehouse:
             return (
                 f"Another process uses the warehouse in {self.data_path}: stop it or choose another data_dir."
             )
-        return f"The warehouse did not start (exit code {code}): see {self._log_path}."
+        return (
+            f"The warehouse did not start (exit code {code}): see {self._log_path}. If its files are "
+            f"damaged, move {self.data_path} aside and start again: rows come back from the streams."
+        )
 
 
 def _token(path: Path) -> str:
-    """Returns the key of this data directory: created once, readable by its owner only."""
-    if not path.exists():
-        write_secret_once(path, secrets.token_urlsafe(32))
-    return path.read_text(encoding="ascii").strip()
+    """Returns the key of this data directory, readable by its owner only. It is created anew if the file is
+    missing or damaged: with an empty key the child would admit any caller."""
+    advice = "delete it and a new one is made at the next start"
+    with contextlib.suppress(FileNotFoundError, ConfigError):
+        return read_secret(path, advice)
+    write_whole(path, secrets.token_urlsafe(32).encode(), 0o600)
+    return read_secret(path, advice)
 
 
 @asynccontextmanager

@@ -17,6 +17,8 @@ from typing import Any
 from onward.errors import WarehouseError
 
 KEY_HEADER = "x-clickhouse-key"
+PING = "/ping"
+"""Path that answers while the engine is busy. Any other answer than 200 means that it will not recover."""
 USER_HEADER = "x-clickhouse-user"
 CODE_HEADER = "x-clickhouse-exception-code"
 
@@ -36,6 +38,10 @@ FIXED: dict[str, str] = {"default_format": "JSONEachRow", "wait_end_of_query": "
 
 RETRYABLE_CODES = frozenset({"159", "202", "209", "210", "241", "242", "243", "252", "425", "999"})
 """Errors worth a retry: timeout, queries, network, memory, read-only, space, parts, system, keeper."""
+
+DAMAGE_CODES = frozenset({"32", "33", "40", "226", "228", "246", "271", "277"})
+"""Errors of files that are damaged on the disk: ends too early, cannot be read, wrong checksum, a missing or
+wrong file of a part, corrupted data, cannot be decompressed."""
 
 EXIT_IN_USE = 3
 """Exit code of a child whose files another process uses."""

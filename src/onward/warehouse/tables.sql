@@ -145,6 +145,23 @@ PARTITION BY toYYYYMMDD(ts)
 ORDER BY outcome_id
 SETTINGS fsync_after_insert = 1, fsync_part_directory = 1, non_replicated_deduplication_window = 1000;
 
+-- Messages that made no row of their own, and why: duplicates, dead letters, erased ones. A check for missing
+-- rows reads each of them once. A line with a row_key counts while the row with that id exists.
+CREATE TABLE IF NOT EXISTS settled
+(
+    table_name LowCardinality(String),
+    stream_seq UInt64,
+    row_key    String,
+    reason     LowCardinality(String),
+    ts         DateTime64(3, 'UTC')
+)
+ENGINE = ReplacingMergeTree(ts)
+PARTITION BY toYYYYMM(ts)
+ORDER BY (table_name, stream_seq)
+SETTINGS fsync_after_insert = 1, fsync_part_directory = 1, non_replicated_deduplication_window = 1000;
+
+CREATE OR REPLACE VIEW settled_v AS SELECT * FROM settled FINAL;
+
 CREATE OR REPLACE VIEW trajectories_v AS SELECT * FROM trajectories FINAL;
 
 -- All rewards: a trajectory that was scored again has several.

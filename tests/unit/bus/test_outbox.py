@@ -10,7 +10,7 @@ import threading
 
 import pytest
 
-from onward.bus import Outbox, PublishRejectedError
+from onward.bus import Outbox, PublishRejectedError, draining
 from onward.clock import SystemClock
 from onward.errors import BusError, ConflictError, OutboxFullError
 
@@ -62,7 +62,28 @@ async def test_a_new_process_goes_on_where_the_last_one_died(tmp_path):
     outbox.close()
     again, second = Outbox(tmp_path / "o.db"), RecordingBus()
     await again.drain(second, once=True)
-    assert first.ids + second.ids == [f"id{i}" for i in range(10)]
+    assert sorted(first.ids + second.ids) == [f"id{i}" for i in range(10)]
+
+
+async def test_several_messages_wait_for_their_acks_together_and_a_failed_one_stays(tmp_path):
+    outbox, waiting, full = Outbox(tmp_path / "o.db"), set[str](), asyncio.Event()
+    for i in range(draining.AT_A_TIME):
+        outbox.put("s", b"x", f"id{i}")
+
+    class Slow(RecordingBus):
+        async def publish(self, subject, data, *, msg_id, headers=None, deadline=None):
+            waiting.add(msg_id)
+            if len(waiting) == draining.AT_A_TIME:
+                full.set()
+            await full.wait()
+            if msg_id == "id3":
+                raise BusError("away")
+            await super().publish(subject, data, msg_id=msg_id, headers=headers)
+
+    with pytest.raises(BusError):
+        await outbox.drain(Slow(), once=True)
+    assert [waiting.msg_id for waiting in outbox.next_batch()] == ["id3"]
+    outbox.close()
 
 
 def test_what_put_returned_for_survives_kill_9(tmp_path):

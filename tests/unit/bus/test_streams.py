@@ -6,7 +6,7 @@ import pytest
 from nats.js import api
 
 from onward.bus.buckets import BUCKETS, bucket_config
-from onward.bus.streams import DAY, STREAMS, compare, covers
+from onward.bus.streams import DAY, STREAMS, compare, covers, sized
 from onward.contracts import subjects
 
 
@@ -92,3 +92,15 @@ def test_every_declared_stream_waits_instead_of_dropping_and_keeps_files():
 )
 def test_covers_follows_nats_wildcards(pattern, subject, expected):
     assert covers(pattern, subject) is expected
+
+
+def test_byte_limits_follow_the_expected_volume_and_never_fall_below_the_built_in_ones() -> None:
+    limits = {name: spec.max_bytes for name, spec in sized(100.0).items()}
+    # 100 GB a month are 100e9 bytes in the 30 days that a stream keeps them; a quarter is to spare.
+    assert 125_000_000_000 <= limits["RL_TRAJECTORIES"] < 125_002_000_000
+    assert 31_250_000_000 <= limits["RL_REWARDS"] < 31_252_000_000
+    assert limits["RL_AUDIT"] == STREAMS["RL_AUDIT"].max_bytes, "who did what does not follow the volume"
+    assert sized(3.0) == dict(STREAMS), "the default setting changes nothing"
+    assert sized(0.001) == dict(STREAMS)
+    assert sized(3.0, 64 << 20)["RL_TRAJECTORIES"].max_bytes == 64 << 20
+    assert sized(100.0, 1 << 40)["RL_TRAJECTORIES"].max_bytes == 1 << 40

@@ -19,10 +19,12 @@ def _wide(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "300")
 
 
-def shown(capsys: pytest.CaptureFixture[str], held: int, count: int, **more: object) -> str:
+def shown(capsys: pytest.CaptureFixture[str], held: int | None, count: int, **more: object) -> str:
     names = ("trajectories", "rewarded", "unscored", "outcomes", "deployments", "status_events")
     found = {
         "sentences": SENTENCES,
+        "no_answer": [],
+        "disk": None,
         "streams": [],
         "counts": dict.fromkeys(names, count),
         "held": held,
@@ -128,3 +130,21 @@ def test_silence_is_told_by_cause_and_a_run_of_rescore_by_how_far_it_is(
     output = shown(capsys, 0, 0, unscored=causes, unscored_share={"n": 200, "unscored": 25}, rescore=run)
     assert "Unscored: contract 2, no_outcome 30; 25 of the last 200." in output
     assert "Scoring again: 50 of 120 (run r1)." in output
+
+
+def test_it_names_silent_parts_full_disks_and_streams_near_their_limit(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    streams = [
+        {"name": "RL_TRAJECTORIES", "messages": 9, "bytes": 920, "limit": 1000, "lag": {"collector": 0}},
+        {"name": "RL_REWARDS", "messages": 9, "bytes": 690, "limit": 1000, "lag": {}},
+        {"name": "RL_AUDIT", "messages": 9, "bytes": 690, "limit": -1, "lag": {}},
+        {"name": "RL_DLQ", "missing": True},
+    ]
+    disk = {"free": 10, "total": 100, "used": 0.9}
+    output = shown(capsys, None, 0, streams=streams, disk=disk, no_answer=["warehouse"], counts=None)
+    assert "No answer from the warehouse" in output
+    assert "The disk of the data folder is 90% full." in output
+    assert "RL_TRAJECTORIES has used 92% of its byte limit" in output
+    assert "RL_REWARDS has used" not in output and "RL_AUDIT has used" not in output
+    assert "stored," not in output, "counts are not known"

@@ -201,3 +201,14 @@ def test_after_an_unknown_phase_the_next_request_is_planned() -> None:
     assert load(LastRequest, {"phase": "acknowledged"}).checked_phase("planned") == "planned"
     with pytest.raises(IllegalTransitionError):
         load(LastRequest, {"phase": "acknowledged"}).checked_phase("published")
+
+
+def test_times_without_an_offset_are_utc_and_other_text_is_refused():
+    stored = json.loads(STORED[RescoreRequest])
+    naive = RescoreRequest.load(json.dumps({**stored, "since": "2026-01-05T09:00:00"}).encode())
+    assert naive.since == "2026-01-05T09:00:00.000Z"
+    kept = RescoreRequest.load(json.dumps({**stored, "since": "2026-01-05T10:00:00+01:00"}).encode())
+    assert kept.since == "2026-01-05T10:00:00+01:00"
+    for wrong in ("yesterday", "", "0001-01-01T00:00:00+10:00"):
+        with pytest.raises(ValidationError):
+            RescoreRequest.load(json.dumps({**stored, "requested_at": wrong}).encode())

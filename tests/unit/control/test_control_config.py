@@ -7,6 +7,7 @@ import json
 
 import pytest
 
+from onward.control.algorithms.registry import ALGORITHMS
 from onward.control.core import fields
 from onward.control.core.config import (
     CONFIGS,
@@ -19,6 +20,10 @@ from onward.control.core.config import (
 )
 from onward.control.running.runs import Folder, RunConfig, run_config
 from onward.errors import ControlError
+
+
+def test_every_algorithm_has_settings_and_all_settings_an_algorithm() -> None:
+    assert ALGORITHMS.keys() == CONFIGS.keys()
 
 
 @pytest.mark.parametrize(

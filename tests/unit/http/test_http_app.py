@@ -1,5 +1,6 @@
 import asyncio
 import hashlib
+import json
 import socket
 import stat
 from types import SimpleNamespace
@@ -9,10 +10,11 @@ import pytest
 from fastapi import Depends, Request
 
 from onward.api import service
-from onward.clock import SystemClock
+from onward.clock import ManualClock, SystemClock
 from onward.config import HttpSettings, Settings
 from onward.errors import ConfigError, NotFoundError, PortBusyError
-from onward.http.app import AllowedHosts, ApiKeys, HttpError, load_keys, make_app, read_json, require
+from onward.http.app import ApiKeys, HttpError, load_keys, make_app, read_json, require
+from onward.http.hosts import AllowedHosts
 from onward.http.server import Server, check_exposure
 from onward.telemetry.metrics import Metrics
 
@@ -71,6 +73,7 @@ async def test_health_is_open_and_ready_says_why_not(client, parts):
     assert answer.json() == {
         "ready": False,
         "reasons": {"engine": "the engine is away", "bus": "not ready"},
+        "warnings": {},
     }
     assert "onward_alerts" in (await client.get("/metrics")).text
 
@@ -129,10 +132,101 @@ async def test_a_browser_must_say_json_so_that_cors_can_refuse(client, header):
 
 
 async def test_bad_bodies_are_one_sentence(client):
-    for body in [b"{", b"\xff", b"[1]", b"[" * 900]:
+    for body in [b"{", b"\xff", b"[1]", b"[" * 900, b""]:
         answer = await client.post("/echo", content=body)
         assert answer.status_code == 400, body[:10]
         assert answer.json()["error"]["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        (b'{"\\ud800": 1}', "half of a surrogate pair"),
+        (b'{"a": ["\\uDFFF"]}', "half of a surrogate pair"),
+        (b'{"a": "\\ud83d\\ud83d\\ude00"}', "half of a surrogate pair"),
+        (b'{"a": "\xed\xa0\x80"}', "not UTF-8"),
+        (b'{"a": NaN}', "NaN"),
+        (b'{"a": -Infinity}', "infinite"),
+        (b'{"a": 1e999}', "too large for a double"),
+        (b'{"a": 1' + b"0" * 400 + b"}", "too large for a double"),
+        (b'{"a": ' + b"[" * 101 + b"]" * 101 + b"}", "deeper than 100 levels"),
+        (b'{"a": 1, "a": 2}', "same key twice"),
+    ],
+)
+async def test_json_that_nothing_behind_can_hold_is_refused_with_its_reason(client, body, says):
+    answer = await client.post("/echo", content=body)
+    assert answer.status_code == 400
+    assert says in answer.json()["error"]["message"]
+
+
+async def test_a_body_nested_a_million_times_is_refused(parts):
+    app = make_app("test", keys=ApiKeys({}), ready=lambda: parts, max_body=4 << 20)
+
+    @app.post("/echo")
+    async def echo(request: Request):
+        return await read_json(request)
+
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client:
+        answer = await client.post("/echo", content=b'{"a":' * 600_000)
+        assert answer.status_code == 400 and "levels" in answer.json()["error"]["message"]
+
+
+async def test_whole_characters_and_nul_pass_as_they_are(client):
+    sent = {"a\x00b": "\U0001f600 \x00"}
+    for body in (json.dumps(sent), json.dumps(sent, ensure_ascii=False)):
+        assert (await client.post("/echo", content=body.encode())).json() == sent
+
+
+def test_an_error_can_repeat_half_a_surrogate_pair():
+    error = HttpError(400, "'\ud800' is not known here.", param="\ud800")
+    assert json.loads(bytes(error.response().body))["error"]["param"] == "\ud800"
+
+
+async def test_a_large_header_is_refused(client):
+    assert (await client.get("/health", headers={"X": "a" * 30_000})).status_code == 200
+    for one in ({"headers": {"X": "a" * 40_000}}, {"params": {"q": "a" * 40_000}}):
+        answer = await client.get("/health", **one)
+        assert answer.status_code == 431 and "at most 32768" in answer.json()["error"]["message"]
+    many = [(f"X-{n}", "a" * 10) for n in range(3000)]
+    assert (await client.get("/health", headers=many)).status_code == 431
+
+
+async def test_wrong_keys_of_an_address_are_limited_and_a_valid_key_is_still_served(parts):
+    clock = ManualClock()
+    app = make_app(
+        "test",
+        keys=ApiKeys({_sha(READER): ["read"]}),
+        ready=lambda: parts,
+        wrong_keys_per_minute=3,
+        clock=clock,
+    )
+
+    @app.get("/read", dependencies=[Depends(require("read"))])
+    async def read():
+        return {"ok": True}
+
+    def caller(address):
+        transport = httpx.ASGITransport(app, client=(address, 1234))
+        return httpx.AsyncClient(transport=transport, base_url="http://localhost")
+
+    async with caller("10.0.0.1") as guesser, caller("10.0.0.2") as other:
+        statuses = [(await guesser.get("/read", headers=_bearer(f"ok-{n}"))).status_code for n in range(5)]
+        assert statuses == [401, 401, 401, 429, 429]
+        answer = await guesser.get("/read", headers={"X-API-Key": "ok-wrong"})
+        assert answer.status_code == 429 and answer.headers["retry-after"] == "20"
+        assert (await guesser.get("/read", headers=_bearer(READER))).status_code == 200
+        assert (await guesser.get("/read")).status_code == 401  # no key is no guess
+        assert (await other.get("/read", headers=_bearer("ok-wrong"))).status_code == 401
+        await clock.advance(20)
+        assert (await guesser.get("/read", headers=_bearer("ok-wrong"))).status_code == 401
+
+
+async def test_the_schema_wants_a_key(client):
+    assert (await client.get("/openapi.json")).status_code == 401
+    for path in ("/docs", "/redoc"):
+        assert (await client.get(path)).status_code == 404
+    schema = (await client.get("/openapi.json", headers=_bearer(READER))).json()
+    assert {"/health", "/read"} <= schema["paths"].keys()
 
 
 async def test_large_bodies_are_refused_also_without_a_length(client):
@@ -156,6 +250,27 @@ async def test_large_bodies_are_refused_also_without_a_length(client):
         ("127.0.0.1", "localhost.evil.example", False),
         ("127.0.0.1", "10.0.0.5", False),
         ("127.0.0.1", "", False),
+        ("127.0.0.1", "localhost.", True),
+        ("127.0.0.1", "localhost.:3000", True),
+        ("127.0.0.1", "localhost..", False),
+        ("127.0.0.1", "[0:0:0:0:0:0:0:1]:3000", True),
+        ("127.0.0.1", "[::1]evil.example", False),
+        ("127.0.0.1", "[::1", False),
+        ("127.0.0.1", "[127.0.0.1]", False),
+        ("127.0.0.1", "localhost:evil.example", False),
+        ("127.0.0.1", "localhost:3000:evil", False),
+        ("127.0.0.1", "localhost@evil.example", False),
+        ("127.0.0.1", "evil.example:80@localhost", False),
+        ("127.0.0.1", "notlocalhost", False),
+        ("127.0.0.1", "localhost/evil", False),
+        ("127.0.0.1", "localhost, evil.example", False),
+        ("127.0.0.1", "127.0.0.1.evil.example", False),
+        ("127.0.0.1", "127.1", False),
+        ("127.0.0.1", "2130706433", False),
+        ("Onward.Internal.", "onward.internal", True),
+        ("::1", "[::1%25lo]", False),
+        ("0.0.0.0", "[fe80::1]", True),
+        ("0.0.0.0", "[10.0.0.5]", False),
         ("onward.internal", "onward.internal:443", True),
         ("0.0.0.0", "10.0.0.5:3000", True),
         ("0.0.0.0", "evil.example", False),
@@ -242,6 +357,7 @@ class _Context:
             http=HttpSettings.model_validate({"api_port": 0, "names": ["agents.example.org"]}),
         )
         self.metrics, self.ready, self.endpoints = Metrics(), {"collector": True}, {}
+        self.probes, self.warnings, self.children = {}, {}, {}
         self.clock = SystemClock()
         self.bus = SimpleNamespace(clock=self.clock)  # all that an empty outbox asks of it
         self.warehouse = None

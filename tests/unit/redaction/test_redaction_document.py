@@ -146,6 +146,15 @@ def test_a_secret_key_hides_values_at_any_depth():
     }
 
 
+def test_a_value_under_two_names_is_judged_by_the_stricter_one_and_a_second_run_changes_nothing():
+    """The inner name is redacted itself, so the second run knows the outer one alone."""
+    inner = "Authorization: Bearer " + "SUCIvVPB3R04Nop" + "MtxkKaglq"
+    once = redact({"Passwd": {inner: 10000}, "user_name": {"auth": GITHUB}}).document
+    assert once["Passwd"] == {"Authorization: Bearer <AUTHORIZATION:1>": "<PASSWORD:1>"}
+    assert GITHUB not in json.dumps(once)
+    assert redact(once).document == once
+
+
 def test_a_name_beside_its_value():
     document = [{"name": "X-Api-Key", "value": "k3y-0f-the-h0use"}, {"name": "count", "value": "12345678"}]
     assert redact(document).document == [

@@ -361,3 +361,59 @@ def test_both_arms_failing_does_not_fire_and_one_arm_failing_does():
         if candidate or kind == "reward"
     ]
     assert crosses(arrivals)
+
+
+@pytest.mark.parametrize("jump", [3600, -3600, 8 * 3600])
+def test_a_jump_of_the_servers_clock_ages_no_session_and_forgets_none(jump):
+    """Fault 19: the same sessions, told by a server and a gateway whose clock is set in between."""
+
+    def judged(jump_at: float | None) -> Evidence:
+        found = evidence()
+        sequence = 0
+        for second in range(0, 1200, 5):
+            later = 0 if jump_at is None or second < jump_at else jump
+            for kind, age in (("error", 2), ("reward", 60)):
+                sequence += 1
+                at = 100_000 + second + later
+                session, candidate = f"s{second - age // 5 * 5}", (second - age // 5 * 5) % 10 == 0
+                found.apply(
+                    Event(sequence, session, "r1", candidate, 0.5, (at - age) * 1000, at * 1000, kind,
+                          float(kind == "reward"), "", at * 1000)
+                )  # fmt: skip
+        return found
+
+    calm, jumped = judged(None), judged(600.0)
+    assert jumped.ignored == calm.ignored
+    for arm in ("current", "candidate"):
+        for count in ("judged", "failed", "rewarded"):
+            assert abs(jumped.arms[arm][count] - calm.arms[arm][count]) <= (0 if jump < 0 else 24), (
+                arm,
+                count,
+            )
+    later = json.loads(json.dumps(jumped.state()))
+    assert Evidence.from_state(later).state() == later
+
+
+def test_an_event_after_the_clock_was_set_back_is_judged_like_any_other():
+    found, stream = evidence(), Stream()
+    for second in range(0, 100, 10):
+        found.apply(stream.event(f"a{second}", "reward", 1.0, assigned=4000 + second, at=4010 + second))
+        found.apply(
+            stream.event(
+                f"b{second}", "reward", 1.0, candidate=False, assigned=4000 + second, at=4010 + second
+            )
+        )
+    before = found.matured()
+    for second in range(0, 600, 10):  # an hour earlier: beyond the horizon, were it time
+        for candidate in (True, False):
+            found.apply(
+                stream.event(
+                    f"{candidate}{second}",
+                    "reward",
+                    candidate=candidate,
+                    assigned=400 + second,
+                    at=410 + second,
+                )
+            )
+    assert "too_late" not in found.ignored
+    assert found.matured() > before + 40

@@ -7,6 +7,7 @@ import pytest
 from onward.config import ReleaseSettings
 from onward.errors import ConfigError, IllegalTransitionError
 from onward.release import plan
+from onward.release.evidence.rates import KnownAndLost
 from onward.release.plan import TRANSITIONS, Plan, State, Step, choose, make, move, step_verdict
 
 SETTINGS = ReleaseSettings.model_validate({})
@@ -56,7 +57,7 @@ ONE = Plan("canary", (Step(0.1, 60, 10), Step(0.95, 30, 0)), 600, "promote")
 
 
 @pytest.mark.parametrize(
-    ("served", "total", "sessions", "support", "policy", "verdict"),
+    ("served", "total", "known", "support", "policy", "verdict"),
     [
         (59, 59, 99, 1, "promote", "stay"),
         (60, 60, 9, 1, "promote", "stay"),
@@ -68,11 +69,31 @@ ONE = Plan("canary", (Step(0.1, 60, 10), Step(0.95, 30, 0)), 600, "promote")
         (599, 600, 9, 99, "promote", "deadline"),
     ],
 )
-def test_a_step_needs_its_time_and_its_sessions(served, total, sessions, support, policy, verdict):
+def test_a_step_needs_its_time_and_its_sessions(served, total, known, support, policy, verdict):
     made = Plan(ONE.strategy, ONE.steps, ONE.deadline_seconds, policy)
-    found, shown = step_verdict(made, 0, served=served, total=total, sessions=sessions, support=support)
+    arms = {"candidate": KnownAndLost(known, 0), "current": KnownAndLost(90, 0)}
+    found, shown = step_verdict(made, 0, served=served, total=total, support=support, **arms)
     assert found == verdict
     assert shown == ("not worse" if support >= 10 else "none-against")
+
+
+@pytest.mark.parametrize(
+    ("step", "candidate", "current", "verdict"),
+    [
+        (0, (0, 21), (0, 190), "lost"),  # nobody reported anything
+        (0, (0, 9), (0, 90), "stay"),  # nor did enough sessions end
+        (0, (10, 11), (90, 91), "lost"),  # the known ones are the smaller part, on both arms
+        (0, (10, 10), (90, 90), "advance"),
+        (0, (10, 11), (90, 0), "stay"),  # lost on the candidate alone: the gates weigh it
+        (0, (10, 0), (0, 90), "advance"),
+        (1, (0, 0), (5, 0), "stay"),  # a step without a minimum still needs one known outcome
+        (1, (0, 1), (0, 1), "lost"),
+        (1, (1, 0), (0, 0), "advance"),
+    ],
+)
+def test_lost_sessions_never_end_a_step(step, candidate, current, verdict):
+    arms = {"candidate": KnownAndLost(*candidate), "current": KnownAndLost(*current)}
+    assert step_verdict(ONE, step, served=60, total=60, support=99, **arms)[0] == verdict
 
 
 def test_names_count_up():

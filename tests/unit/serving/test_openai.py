@@ -1,3 +1,5 @@
+import copy
+
 import pytest
 
 from onward.http.app import HttpError
@@ -64,7 +66,8 @@ def test_text_parts_are_joined_and_developer_is_system():
         ({"messages": [{"role": "robot", "content": "x"}]}, "messages[0]"),
         ({"messages": [{"role": "user", "content": None}]}, "messages[0].content"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content"),
-        ({"messages": [{"role": "user", "content": "\ud800"}]}, "messages[0].content"),
+        ({"messages": [{"role": ["user"], "content": "x"}]}, "messages[0]"),
+        ({"messages": [{"role": {}, "content": "x"}]}, "messages[0]"),
     ],
 )
 def test_what_cannot_be_done_is_refused_by_name(change, param):
@@ -97,3 +100,74 @@ def test_calls_and_their_results_are_read_with_their_ids():
 
 def test_empty_forms_of_refused_parameters_are_fine():
     openai.parse_chat({"messages": MESSAGES, "stop": None, "tools": [], "n": 1, "presence_penalty": 0})
+
+
+def _calling(arguments):
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": arguments}}
+    return {"messages": [*MESSAGES, {"role": "assistant", "content": None, "tool_calls": [call]}]}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        '{"a": "\\ud800"}',
+        '{"\\udfff": 1}',
+        '{"a": NaN}',
+        '{"a": 1e999}',
+        '{"a": ' + "[" * 30 + "]" * 30 + "}",
+        "[" * 100_000 + "]" * 100_000,
+    ],
+)
+def test_arguments_that_no_trajectory_can_hold_are_refused(arguments):
+    with pytest.raises(HttpError) as caught:
+        openai.parse_chat(_calling(arguments))
+    assert caught.value.status == 400 and caught.value.param == "messages[1].tool_calls"
+
+
+@pytest.mark.parametrize(
+    "arguments", ["", "not JSON", '{"a": ', "null", '{"a": "\\ud83d\\ude00 \\u0000"}', "9" * 5000]
+)
+def test_other_arguments_stay_as_they_are(arguments):
+    message = openai.parse_chat(_calling(arguments)).messages[1]
+    assert message["tool_calls"][0]["function"]["arguments"] == arguments
+
+
+_WHOLE = {
+    "model": "onward",
+    "messages": [
+        {"role": "user", "content": [{"type": "text", "text": "x"}]},
+        *_calling("{}")["messages"],
+        {"role": "tool", "tool_call_id": "c", "content": "r"},
+    ],
+    "temperature": 1,
+    "max_tokens": 2,
+    "user": "u",
+    "n": 1,
+    "tools": [TOOL],
+    "tool_choice": "auto",
+    "stream_options": {"include_usage": True},
+    "response_format": {"type": "text"},
+    "modalities": ["text"],
+}
+_ODD = [None, True, -1, 1e308, 10**300, "", "\x00", [], {}, [[]], {"a": []}, [{}]]
+
+
+def _places(value, path=()):
+    for key in value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
+        yield (*path, key)
+        yield from _places(value[key], (*path, key))
+
+
+@pytest.mark.parametrize("path", list(_places(_WHOLE)), ids=str)
+def test_any_json_in_any_place_is_read_or_refused(path):
+    openai.parse_chat(_WHOLE)
+    for odd in _ODD:
+        document = copy.deepcopy(_WHOLE)
+        at = document
+        for key in path[:-1]:
+            at = at[key]
+        at[path[-1]] = odd
+        try:
+            openai.parse_chat(document)
+        except HttpError as error:
+            assert error.status == 400

@@ -15,13 +15,14 @@ from onward.capture.collecting.quarantine import Quarantine, QuarantineKeys
 from onward.capture.opt_out import OptOut
 from onward.clock import ManualClock, SystemClock
 from onward.config import load
-from onward.errors import BusError
+from onward.errors import BusError, OutboxFullError
 from onward.redaction import Redactor
-from onward.serving.recording.recording import JOURNAL, OUTBOX, Journal, Recording, Work
+from onward.serving.recording.recording import RESTART, Journal, Recording, Work, journal_of, outbox_of
 from onward.serving.recording.write_behind import WriteBehind
 from onward.warehouse import Objects
 
 NOW = datetime(2026, 5, 4, tzinfo=UTC)
+OUTBOX, JOURNAL = outbox_of("gateway"), journal_of("gateway")
 
 
 def document(number: int = 1, text: str = "hello") -> dict[str, Any]:
@@ -56,9 +57,10 @@ class Files:
             ManualClock(NOW),
         )
 
-    def open(self) -> Recording:
+    def open(self, name: str = "gateway") -> Recording:
         return Recording(
             self.folder,
+            name,
             clock=SystemClock(),
             quarantine=self.quarantine,
             redactor=Redactor(),
@@ -210,7 +212,7 @@ async def test_what_is_held_is_not_overwritten_by_what_the_journal_has_of_it(fil
 
     async def record(*ended: dict[str, Any]) -> None:
         writing = await behind(files)
-        monkeypatch.setattr(writing._files._preparer, "prepare", fault)
+        monkeypatch.setattr(writing._files._preparer, "encode", fault)
         for item in ended:
             writing.put_trajectory(item)
         await writing.write()
@@ -221,7 +223,7 @@ async def test_what_is_held_is_not_overwritten_by_what_the_journal_has_of_it(fil
     first.write(Work(open=[raw]))
     assert secret not in json.dumps(first.left_open()) and files.journal() == ["s1"]
     # killed after it was held, before the journal knew
-    monkeypatch.setattr(first._preparer, "prepare", fault)
+    monkeypatch.setattr(first._preparer, "encode", fault)
     monkeypatch.setattr(first._journal, "write", fault)
     await asyncio.to_thread(first.write, Work(trajectories=[raw]))
     first.close()
@@ -248,4 +250,102 @@ def test_what_the_journal_cannot_take_it_gets_when_it_can(files, monkeypatch):
     assert not recording.has_unwritten
     (left,) = recording.left_open()
     assert left["turns"][0]["observation"]["content"] == "changed"
+    recording.close()
+
+
+def left_by_a_dead_gateway(files: Files) -> None:
+    """One trajectory and one vote wait to be published, one task is open, and one trajectory was published
+    but its task is still in the journal."""
+    dead = files.open("gateway-2")
+    dead.write(Work(trajectories=[document(1), document(4)], open=[document(2)]))
+    dead._outbox.put("agent.rl.feedback.v1", b"{}", "vote")
+    (first,) = [one for one in dead._outbox.next_batch() if one.msg_id == document(4)["trajectory_id"]]
+    dead._outbox.remove([first.seq])
+    dead._journal.write({document(4)["trajectory_id"]: document(4)}, [])
+    dead.close()
+
+
+def test_what_a_dead_gateway_left_is_taken_over_once(files):
+    left_by_a_dead_gateway(files)
+    living = files.open()
+    assert living.adopt("gateway-2") == 4
+    names = [receipt.msg_id for receipt in living._outbox.receipts()]
+    assert sorted(names) == sorted([document(1)["trajectory_id"], "vote", document(2)["trajectory_id"]])
+    assert living.adopt("gateway-2") == 0
+    living.close()
+    dead = files.open("gateway-2")
+    assert dead.left_open() == [] and dead._outbox.pending() == 0
+    dead.close()
+
+
+def test_what_does_not_fit_stays_with_the_dead_gateway_and_is_taken_later(files, monkeypatch):
+    left_by_a_dead_gateway(files)
+    living = files.open()
+    monkeypatch.setattr(living._outbox, "max_bytes", 0)
+    with pytest.raises(OutboxFullError):
+        living.adopt("gateway-2")
+    monkeypatch.undo()
+    assert living.adopt("gateway-2") == 4
+    living.close()
+
+
+CLOSED = {"outcome": {"status": "failed"}, "capture": {"source": "gateway", "closed": "close"}}
+
+
+def test_a_task_from_the_journal_never_replaces_the_one_that_ended(files):
+    ended = document(1)
+    ended["metadata"] |= {
+        "outcome": {"status": "failed"},
+        "capture": {"source": "gateway", "closed": "close"},
+    }
+    older = document(1)
+    older["metadata"]["capture"] = {"source": "gateway", "closed": RESTART}
+    recording = files.open()
+    assert not recording.write(Work(trajectories=[ended])) and not recording.write(Work(trajectories=[older]))
+    assert accepted(recording) == ["1"]
+    recording.close()
+
+
+def test_an_ended_task_whose_id_has_another_content_in_the_outbox_is_published_too(files):
+    older, ended = document(1), document(1)
+    older["metadata"]["capture"] = {"source": "gateway", "closed": RESTART}
+    ended["metadata"] |= {
+        "outcome": {"status": "failed"},
+        "capture": {"source": "gateway", "closed": "close"},
+    }
+    recording = files.open()
+    for item in (older, ended, ended):
+        assert not recording.write(Work(trajectories=[item]))
+    bodies = [json.loads(waiting.body) for waiting in recording._outbox.next_batch()]
+    assert [body["metadata"].get("outcome") for body in bodies] == [None, {"status": "failed"}]
+    recording.close()
+
+
+def test_what_the_journal_holds_is_not_redacted_again_and_is_published_as_it_ended(files, monkeypatch):
+    secret = "ghp_" + "aB3dE5fG7hJ9" * 3
+    open_task, longer = document(1, f"use {secret}"), document(2, f"use {secret}")
+    recording = files.open()
+    recording.write(Work(open=[open_task, longer]))
+    redacted, real = [], recording._redactor.trajectory
+    monkeypatch.setattr(
+        Redactor, "trajectory", lambda _, one: redacted.append(one["trajectory_id"]) or real(one)
+    )
+    ended = {**open_task, "metadata": open_task["metadata"] | CLOSED}
+    longer["turns"][0]["result"] = {"success": True, "output": f"and {secret}"}
+    assert not recording.write(Work(trajectories=[ended, longer]))
+    assert redacted == [longer["trajectory_id"]], "only what changed since"
+    one, two = (waiting.body.decode() for waiting in recording._outbox.next_batch())
+    assert secret not in one + two and two.count("<GITHUB_TOKEN:1>") == 2
+    assert json.loads(one)["metadata"] == {"model": "m", **CLOSED}
+    recording.close()
+
+
+def test_of_many_trajectories_one_that_cannot_be_written_holds_up_no_other(files):
+    recording = files.open()
+    recording._outbox.put("agent.rl.trajectory.v1", b"x" * 900, "full")
+    recording._outbox.max_bytes = 5000
+    big = document(2, "x" * 5000)
+    later = recording.write(Work(trajectories=[document(1), big, document(3)]))
+    assert [one["session_id"] for one in later.trajectories] == ["s2"] and files.journal() == ["s2"]
+    assert accepted(recording) == ["l", "1", "3"]
     recording.close()

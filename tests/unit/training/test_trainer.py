@@ -1,8 +1,10 @@
 """A job always ends up somewhere: done, failed with a reason, or in the queue again; and never runs twice."""
 
 import asyncio
+import errno
 import hashlib
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,8 +13,16 @@ from typing import Any
 import pytest
 from trainer_world import World
 
+from onward.bus import DeadLetter
 from onward.contracts import TrainingRequest, encode
-from onward.errors import ConfigError, ObjectError, TamperedError, TrainingError
+from onward.errors import (
+    BusError,
+    ConfigError,
+    ObjectError,
+    TamperedError,
+    TrainingError,
+    WarehouseError,
+)
 from onward.training import checkpoints
 from onward.training.data import frozen
 from onward.training.role import trainer as service
@@ -120,15 +130,128 @@ async def test_a_job_whose_lease_ran_out_while_nats_was_away_is_run_again_by_the
         assert (world.job.state, world.job.attempt) == ("running", 2)
 
 
-async def test_a_child_that_dies_is_started_again_until_the_attempts_are_used_up(world: World) -> None:
+async def test_a_child_that_crashes_is_started_again_until_the_attempts_are_used_up(world: World) -> None:
     async def dies(lease: Any) -> Any:
-        raise service._ChildDiedError("OOM", "The training process ended with code -9 and no result.")
+        raise service._ChildDiedError("UNKNOWN", "The training process ended with code -11 and no result.")
 
     async with world.trainer(dies):
         await world.clock.advance(30.0)
     assert (world.job.state, world.job.attempt) == ("failed", 3)
-    assert world.job.error is not None and world.job.error.code == "OOM"
+    assert world.job.error is not None and world.job.error.code == "UNKNOWN"
     assert world.alerts == []  # the coordinator alerts, once, when it hears the status
+
+
+async def test_a_child_that_is_killed_again_and_again_has_a_limit_of_its_own(world: World) -> None:
+    """A job that needs more memory than there is, is killed each time."""
+
+    async def killed(lease: Any) -> Any:
+        raise service._ChildKilledError("OOM", "The training process ended with code -9 and no result.")
+
+    async with world.trainer(killed):
+        await world.clock.advance(30.0)
+        assert (world.job.state, world.job.failed_attempts) == ("queued", 0)
+        await world.clock.advance(600.0)
+    assert (world.job.state, world.job.attempt, world.job.killed) == ("failed", 10, 10)
+    assert world.job.error is not None and world.job.error.code == "OOM"
+    assert world.alerts == ["training_interrupted"]
+
+
+OUTAGES = {
+    "bus": BusError("NATS is away."),
+    "store": ObjectError("The object store is away."),
+    "warehouse": WarehouseError("The warehouse is away."),
+    "disk": OSError(errno.ENOSPC, "No space left on device"),
+    "child without room": TrainingError("INFRA", "The job's folder cannot be used (OSError)."),
+}
+
+
+@pytest.mark.parametrize("kind", OUTAGES)
+async def test_an_outage_however_long_does_not_use_up_the_attempts(world: World, kind: str) -> None:
+    ends = 3600.0
+
+    async def attempt(lease: Any) -> Any:
+        if world.clock.monotonic() < ends:
+            raise OUTAGES[kind]
+        raise TrainingError("DATA", "Nothing to train on.")
+
+    async with world.trainer(attempt) as task:
+        await world.clock.advance(ends - 10)
+        assert not task.done()
+        assert world.job.state in ("queued", "running") and world.job.failed_attempts <= 1
+        assert 60 <= world.job.attempt < 90  # each minute, after the first few
+        assert world.alerts[0] == "training_interrupted" and len(world.alerts) < 4
+        await world.clock.advance(120.0)
+    assert (world.job.state, world.job.failed_attempts) == ("failed", 1)
+    assert world.job.error is not None and world.job.error.code == "DATA"
+
+
+async def test_an_error_of_the_job_itself_uses_up_its_attempts_also_between_outages(world: World) -> None:
+    async def attempt(lease: Any) -> Any:
+        if lease.record.attempt % 2:
+            raise ObjectError("The object store is away.")
+        raise TamperedError("adapter.safetensors is not what its manifest says.")
+
+    async with world.trainer(attempt):
+        await world.clock.advance(300.0)
+    assert (world.job.state, world.job.attempt, world.job.handed_back) == ("failed", 6, 3)
+
+
+async def test_lost_leases_do_not_use_up_the_attempts(world: World) -> None:
+    """The bus is away for longer than the lease, again and again; then the job runs to its end."""
+    async with world.trainer(_for_ever):
+        for _ in range(5):
+            await world.clock.advance(1.0)
+            world.bucket("rl_jobs").away = True
+            await world.clock.advance(60.0)
+            world.bucket("rl_jobs").away = False
+            await world.clock.advance(10.0)
+        assert (world.job.state, world.job.failed_attempts, world.job.attempt) == ("running", 1, 6)
+
+
+@pytest.mark.parametrize("seconds", [3600, -3600])
+async def test_a_jump_of_the_wall_clock_takes_no_job_from_its_trainer(world: World, seconds: float) -> None:
+    """Fault 19: leases are counted by clocks that only go forward."""
+    async with world.trainer(_for_ever):
+        await world.clock.advance(5.0)
+        world.clock.jump(seconds)
+        other = service.Trainer(world.ctx)
+        for _ in range(20):
+            await other._reap(*await other.table.get("job-1"), grace=None)
+            await world.clock.advance(5.0)
+        assert (world.job.state, world.job.attempt, world.job.killed) == ("running", 1, 0)
+
+
+async def test_trainers_that_vanish_do_not_use_up_the_attempts(world: World) -> None:
+    """Their machines are killed: nothing is handed back, and the lease runs out."""
+    for n in range(4):
+        record, revision = await service.Trainer(world.ctx).table.get("job-1")
+        await service.Trainer(world.ctx).table.claim(record, revision, f"another-node:{n}")
+        async with world.trainer(_for_ever):
+            await world.clock.advance(world.settings.training.lease_seconds + 2)
+            assert (world.job.state, world.job.killed, world.job.failed_attempts) == ("running", n + 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("ending", "killed"),
+    [("os.kill(os.getpid(), 9)", True), ("os.kill(os.getpid(), 15)", True), ("sys.exit(3)", True),
+     ("os.abort()", False), ("sys.exit(1)", False), ("sys.exit(0)", False)],
+)  # fmt: skip
+async def test_a_childs_end_tells_a_kill_from_a_crash(
+    world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ending: str, killed: bool
+) -> None:
+    async def start(*_: Any, **__: Any) -> Any:
+        code = f"import os, resource, sys; resource.setrlimit(resource.RLIMIT_CORE, (0, 0)); {ending}"
+        return await asyncio.create_subprocess_exec(
+            sys.executable, "-c", code, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
+        )
+
+    monkeypatch.setattr(service.children, "start", start)
+    trainer = service.Trainer(world.ctx)
+    record, revision = await trainer.table.get("job-1")
+    lease = service.JobLease(trainer.table, record, revision, world.clock, 30.0, 0.0)
+    with pytest.raises(service._ChildDiedError) as ended:
+        await trainer._compute(lease, tmp_path, {"samples": 1, "excluded": {}})
+    assert isinstance(ended.value, service._ChildKilledError) is killed
 
 
 async def test_a_store_that_is_away_for_a_moment_fails_no_job_and_no_role(world: World) -> None:
@@ -203,3 +326,14 @@ async def test_a_stored_adapter_that_is_not_the_one_that_serves_is_not_trained_f
         await frozen._fetch_start(ctx, {**current, "adapter_digest": "f" * 64}, tmp_path / "start")
     with pytest.raises(TamperedError, match="not the one that was committed"):
         await frozen._fetch_start(ctx, {**current, "manifest_sha256": "f" * 64}, tmp_path / "start")
+
+
+async def test_a_request_that_would_skip_the_validation_becomes_a_dead_letter_and_no_job(
+    world: World,
+) -> None:
+    document = json.loads(world.request.data)
+    document |= {"training_job_id": "job-2", "metadata": {"skip_validation": True}}
+    trainer = service.Trainer(world.ctx)
+    (disposition,) = await trainer.handle_requests([SimpleNamespace(data=json.dumps(document).encode())])
+    assert isinstance(disposition, DeadLetter) and disposition.reason == "operator_only"
+    assert [record.job_id for record, _ in await trainer.table.all()] == ["job-1"]

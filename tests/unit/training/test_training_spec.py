@@ -1,11 +1,15 @@
 """The union of algorithms: which number each one uses, and that every number explains itself."""
 
+import copy
 from typing import Any
 
 import pytest
 
-from onward.errors import ConfigError, TrainingError
-from onward.training.spec import algorithms, numbers
+from onward import config
+from onward.contracts import TrainingRequest, examples
+from onward.errors import ConfigError, ContractError, TrainingError
+from onward.training.spec import algorithms, numbers, request
+from onward.training.spec import environment_plan as plans
 from onward.training.spec.algorithms import ALGORITHMS
 from onward.training.spec.environment_plan import EnvironmentPlan
 from onward.training.spec.recipes import for_model
@@ -58,3 +62,78 @@ def test_a_bound_is_the_same_in_a_request_and_on_the_command_line(value: float) 
 def test_values_inside_the_bounds_pass() -> None:
     given: dict[str, Any] = {"clip_epsilon": 0.5, "gae_lambda": 1.0, "first_lora_layer": 0.99, "epochs": 3}
     numbers.refuse_out_of_range(JobSpec, given)
+
+
+LISTED = ["https://envs.example.org/webshop", "http://127.0.0.1:9000", "my.games:CHESS"]
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "maze", "my.games:CHESS", "https://envs.example.org/webshop", "https://envs.example.org:443/webshop/a",
+        "https://ENVS.example.org/webshop/", "http://127.0.0.1:9000", "http://127.0.0.1:9000/any/path",
+    ],
+)  # fmt: skip
+def test_a_message_may_name_what_is_built_in_or_listed(place: str) -> None:
+    assert plans.is_listed(place, LISTED)
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "os:system", "my.games:OTHER", "http://127.0.0.1:9001", "http://localhost:9000", "http://127.0.0.1",
+        "https://envs.example.org", "https://envs.example.org/webshop2", "http://envs.example.org/webshop",
+        "https://envs.example.org/webshop/../admin", "https://envs.example.org/webshop/%2e%2e/admin",
+        "https://envs.example.org@evil.example/webshop", "https://envs.example.org:8443/webshop",
+        "https://evil.example/?https://envs.example.org/webshop", "https://envs.example.org\\@evil.example/webshop",
+        "https://envs.example.org/webshop?to=http://127.0.0.1", "file:///etc/passwd", "ftp://envs.example.org/webshop",
+        "http://169.254.169.254/latest", "http://[::1]:9000", "http://2130706433:9000", "://", "",
+    ],
+)  # fmt: skip
+def test_a_message_may_name_nothing_else(place: str) -> None:
+    assert not plans.is_listed(place, LISTED)
+
+
+def _request(**changes: Any) -> TrainingRequest:
+    document = copy.deepcopy(examples.TRAINING_REQUEST)
+    document["training_config"] |= {
+        "base_model": "tiny",
+        "algorithm": "reinforce",
+        "hyperparameters": {},
+        "dataset": {"source": "local", "sample_size": 4, "environment": changes.pop("environment", {})},
+    }
+    return TrainingRequest.model_validate({**document, **changes})
+
+
+@pytest.mark.parametrize(
+    "place", [{"url": "http://127.0.0.1:1/internal"}, {"name": "os:environ"}, {"name": 5}]
+)
+def test_a_request_for_a_place_that_is_not_listed_is_refused_before_anything_is_called(
+    place: dict[str, Any],
+) -> None:
+    settings = config.load(environ={}, overrides={"model": {"base": "tiny"}})
+    with pytest.raises(TrainingError, match=r"let the operator list it in training\.environments") as caught:
+        request.check(_request(environment=place), settings)
+    assert caught.value.code == "DATA" and "127.0.0.1" not in str(caught.value)
+
+
+def test_a_listed_place_and_a_built_in_one_pass() -> None:
+    listed = {"model": {"base": "tiny"}, "training": {"environments": ["http://127.0.0.1:1"]}}
+    settings = config.load(environ={}, overrides=listed)
+    request.check(_request(environment={"url": "http://127.0.0.1:1/internal"}), settings)
+    request.check(_request(environment={"name": "maze"}), settings)
+
+
+def test_the_list_refuses_an_address_with_a_login_or_a_query() -> None:
+    for entry in ("http://user:word@host", "http://host/?a", "no address", "ftp://host"):
+        with pytest.raises(ConfigError, match=r"neither http://HOST:PORT/PATH"):
+            config.load(environ={}, overrides={"training": {"environments": [entry]}})
+
+
+def test_no_message_skips_the_validation_of_its_result() -> None:
+    for given in (True, 1, "yes"):
+        with pytest.raises(ContractError, match="cannot skip the validation") as caught:
+            request.refuse_operators_rights(_request(metadata={"skip_validation": given}))
+        assert caught.value.reason == "operator_only"
+    request.refuse_operators_rights(_request(metadata={"skip_validation": False}))
+    request.refuse_operators_rights(_request(metadata={"notes": "by hand"}))

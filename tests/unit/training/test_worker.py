@@ -1,11 +1,14 @@
 """The job child on a real tiny network: it trains, goes on after a kill, and says why it cannot."""
 
+import errno
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from onward import files
 from onward.lm.tiny import build_tiny
 from onward.training import checkpoints
 from onward.training.data import dataset
@@ -183,3 +186,29 @@ def test_work_of_another_policy_than_the_one_that_is_trained_is_refused(
         assert worker.main(job) == code
     failed = next(event for event in events if event["event"] == "failed")
     assert failed["code"] == "DATA" and "work of policy dddddddddddd" in failed["message"]
+
+
+@pytest.mark.parametrize(
+    ("error", "room", "code"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), 1 << 40, "INFRA"),
+        (OSError(errno.EROFS, "Read-only file system"), 1 << 40, "INFRA"),
+        (RuntimeError("failed writing file"), 0, "INFRA"),  # torch's own words on a full disk
+        (RuntimeError("shapes do not match"), 1 << 40, None),
+        (FileNotFoundError(errno.ENOENT, "No such file"), 0, None),
+    ],
+)
+def test_a_disk_that_fails_is_no_error_of_the_job(tmp_path, monkeypatch, capsys, error, room, code):
+    def run(*_):
+        raise error
+
+    monkeypatch.setattr(worker, "_Run", lambda *_: SimpleNamespace(run=run))
+    monkeypatch.setattr(worker.Stop, "listen", lambda self: None)
+    monkeypatch.setattr(worker, "die_with_parent", lambda: None)
+    monkeypatch.setattr(files.shutil, "disk_usage", lambda folder: SimpleNamespace(free=room))
+    if code is None:
+        with pytest.raises(type(error)):
+            worker.main(tmp_path)
+        return
+    assert worker.main(tmp_path) == 1
+    assert json.loads(capsys.readouterr().out)["code"] == code

@@ -9,8 +9,10 @@ a dead letter.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from datetime import datetime
+from typing import Any
 
 import nats.errors
 import nats.js.errors
@@ -37,10 +39,12 @@ from onward.context import Context
 from onward.contracts import canonical_json, sha256_hex, subjects
 from onward.contracts.buckets import OptOutCount
 from onward.errors import BusError, ConflictError, ContractError, ObjectError
+from onward.ids import new_id
 from onward.roles import ready, together
 from onward.telemetry import logs
 from onward.telemetry.crashpoints import crashpoint
-from onward.warehouse import Objects, queries
+from onward.warehouse import Objects, queries, recovery_queries
+from onward.warehouse.recovery_queries import MISSING, Line
 
 STREAM = "RL_TRAJECTORIES"
 DURABLE = "collector"
@@ -135,29 +139,73 @@ class Collector:
         )
         items, new = await self._sort(items)
         if new:
-            await self._store(new)
+            self._observe(new, await self._store(new))
         await self._settle(items)
 
-    async def _sort(self, items: list[Item]) -> tuple[list[Item], list[Item]]:
+    async def examine(self, messages: list[Message], *, store: bool) -> list[Line]:
+        """Judges messages that were settled before, and says what became of each: ``MISSING`` if its row
+        should exist and does not. With ``store`` such a row is stored again, by the same steps as the first
+        time; a message that was refused then gets no second dead letter. Raises as ``handle`` does."""
+        direct = [message for message in messages if claim_check.HEADER not in message.headers]
+        lines = await self._examine(direct, store)
+        for message in messages:
+            if claim_check.HEADER in message.headers:
+                try:
+                    whole = await claim_check.resolve(self._ctx.objects, message)
+                except ContractError as error:
+                    lines.append((message.sequence, "", error.reason))
+                else:
+                    lines += await self._examine([whole], store, stand_in=message.data)
+        return lines
+
+    async def _examine(
+        self, messages: list[Message], store: bool, stand_in: bytes | None = None
+    ) -> list[Line]:
+        now, inspector = self._ctx.clock.now(), self._inspector
+        items = await asyncio.to_thread(
+            lambda: [inspector.inspect(message, now, stand_in) for message in messages]
+        )
+        items, new = await self._sort(items, count=False)
+        if store:
+            if new:
+                await self._store(new, again=True)
+            await self._settle([item for item in items if item.must_erase])
+        missing = {item.message.sequence for item in new}
+        return [_line(item, item.message.sequence in missing) for item in items]
+
+    async def _sort(self, items: list[Item], *, count: bool = True) -> tuple[list[Item], list[Item]]:
         """Returns all items, with conflicts turned into dead letters, and the items to be stored."""
         ids = {item.document["trajectory_id"] for item in items if item.document is not None}
         known = await queries.stored_identities(self._ctx.warehouse, ids) if ids else {}
         sorted_items: list[Item] = []
-        new: list[Item] = []
+        new: dict[str, Item] = {}
         for item in items:
             if item.document is not None:
                 trajectory_id = item.document["trajectory_id"]
                 if trajectory_id not in known:
                     known[trajectory_id] = item.identity
-                    new.append(item)
+                    new[trajectory_id] = item
                 elif not trajectory_row.same(known[trajectory_id], item.identity):
-                    item = conflict_item(item)
-                elif REDACTED not in item.message.headers:
+                    earlier = await self._earlier(trajectory_id, new)
+                    if trajectory_row.completes(item.document, earlier):
+                        known[trajectory_id] = item.identity
+                        new[trajectory_id] = item
+                    elif not trajectory_row.completes(earlier, item.document):
+                        item = conflict_item(item)
+                elif count and REDACTED not in item.message.headers:
                     self._ctx.metrics.duplicates.labels(STREAM).inc()
             sorted_items.append(item)
-        return sorted_items, new
+        return sorted_items, list(new.values())
 
-    async def _store(self, new: list[Item]) -> None:
+    async def _earlier(self, trajectory_id: str, new: Mapping[str, Item]) -> dict[str, Any]:
+        """Returns the document that an earlier message brought under this id; empty if it is gone."""
+        if trajectory_id in new:
+            return new[trajectory_id].document or {}
+        row = await queries.trajectory(self._ctx.warehouse, trajectory_id)
+        return json.loads(row["payload"]) if row is not None else {}
+
+    async def _store(self, new: list[Item], *, again: bool = False) -> list[dict[str, Any]]:
+        """``again``: the warehouse may remember a batch whose rows it has lost."""
         now = self._ctx.clock.now()
         rows = []
         for item in new:
@@ -169,9 +217,12 @@ class Collector:
         crashpoint("collector.before_store")
         # The token is a hash of the content: a batch with other rows must never count as a repeat.
         token = sha256_hex("\n".join(f"{r['trajectory_id']} {r['payload_sha256']}" for r in rows).encode())
-        await self._ctx.warehouse.insert("trajectories", rows, token=token)
-        self._ctx.recent_rows.put(rows)
+        await self._ctx.warehouse.insert("trajectories", rows, token=new_id() if again else token)
         crashpoint("collector.stored")
+        return rows
+
+    def _observe(self, new: list[Item], rows: list[dict[str, Any]]) -> None:
+        self._ctx.recent_rows.put(rows)
         metrics, now = self._ctx.metrics, self._ctx.clock.now()
         for item, row in zip(new, rows, strict=True):
             profile = (item.document or {}).get("subordinate_profile")
@@ -190,6 +241,9 @@ class Collector:
             metrics.opted_out.inc(count)
             _log.info("trajectories dropped by opt-out", count=count)
             crashpoint("collector.counted")
+        erased = [_line(item, False) for item in items if item.must_erase]
+        if erased:
+            await recovery_queries.settle(self._ctx.warehouse, "trajectories", erased, self._ctx.clock.now())
         for item in items:
             clean = None
             if item.fate is Fate.HOLD or self._is_too_large_for_dead_letter(item):
@@ -257,6 +311,14 @@ class Collector:
             )
             return Retry(STUCK_SECONDS)
         return Ack()
+
+
+def _line(item: Item, is_missing: bool) -> Line:
+    """Returns the sequence of a message, the id of its row (or empty), and what became of it."""
+    if item.fate is Fate.STORE and item.document is not None:
+        name = item.document["trajectory_id"]
+        return (item.message.sequence, name, MISSING if is_missing else "duplicate")
+    return (item.message.sequence, "", item.reason if item.fate is Fate.DEAD_LETTER else item.fate.value)
 
 
 async def count_opted_out(bus: Bus, sequences: Sequence[int | str]) -> int:

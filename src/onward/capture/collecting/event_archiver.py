@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from operator import itemgetter
 from typing import Any
 
 from onward.bus import Ack, DeadLetter, Disposition, Message, consume
@@ -27,9 +28,12 @@ from onward.contracts import (
     to_document,
 )
 from onward.errors import ContractError, RedactionError
+from onward.ids import new_id
 from onward.redaction import Redactor
 from onward.roles import ready, together
 from onward.telemetry.crashpoints import crashpoint
+from onward.warehouse import recovery_queries
+from onward.warehouse.recovery_queries import MISSING, Line
 
 ROLE = "archiver"
 EARLIEST = datetime(1970, 1, 1, tzinfo=UTC)
@@ -48,6 +52,8 @@ class Copy:
     subject: str
     table: str
     row: Callable[[bytes, Redactor], Row]
+    key: Callable[[Row], str]
+    """Returns the id by which the warehouse distinguishes rows."""
 
     @property
     def durable(self) -> str:
@@ -95,6 +101,29 @@ class Archiver:
         await self._ctx.warehouse.insert(self._copy.table, rows, token=_token(rows))
         crashpoint("archive.stored")
         return done
+
+    async def examine(self, messages: list[Message], *, store: bool) -> list[Line]:
+        """Judges messages that were settled before, as ``Collector.examine`` does."""
+        lines: list[Line] = []
+        rows: dict[str, Row] = {}
+        for message in messages:
+            if message.subject != self._copy.subject:
+                lines.append((message.sequence, "", "another subject"))
+                continue
+            try:
+                row = {**self._copy.row(message.data, self._redactor), "stream_seq": message.sequence}
+            except (ContractError, RedactionError) as error:
+                lines.append((message.sequence, "", reason_of(error)))
+                continue
+            key = self._copy.key(row)
+            rows.setdefault(key, row)
+            lines.append((message.sequence, key, "duplicate"))
+        there = await recovery_queries.present(self._ctx.warehouse, self._copy.table, rows)
+        new = {key: row for key, row in rows.items() if key not in there}
+        if store:
+            await self._ctx.warehouse.insert(self._copy.table, list(new.values()), token=new_id())
+        missing = {row["stream_seq"] for row in new.values()}
+        return [(n, key, MISSING if n in missing else reason) for n, key, reason in lines]
 
 
 def status_row(data: bytes, redactor: Redactor) -> Row:
@@ -148,10 +177,16 @@ def outcome_row(data: bytes, _: Redactor) -> Row:
     }
 
 
+def _status_key(row: Row) -> str:
+    milliseconds = (row["ts"] - EARLIEST) // timedelta(milliseconds=1)
+    parts = (row["training_job_id"], milliseconds, row["status"], row["current_epoch"], row["current_step"])
+    return " ".join(map(str, parts))
+
+
 COPIES = (
-    Copy("RL_TRAINING", subjects.TRAINING_STATUS, "status", status_row),
-    Copy("RL_DEPLOY", subjects.MODEL_DEPLOYED, "deployments", deployment_row),
-    Copy("RL_OUTCOMES", subjects.OUTCOME, "outcomes", outcome_row),
+    Copy("RL_TRAINING", subjects.TRAINING_STATUS, "status", status_row, _status_key),
+    Copy("RL_DEPLOY", subjects.MODEL_DEPLOYED, "deployments", deployment_row, itemgetter("deployment_id")),
+    Copy("RL_OUTCOMES", subjects.OUTCOME, "outcomes", outcome_row, itemgetter("outcome_id")),
 )
 
 

@@ -41,6 +41,30 @@ def same(one: str, other: str) -> bool:
     return one == other or one.partition(":")[0] != other.partition(":")[0]
 
 
+def completes(document: Mapping[str, Any], earlier: Mapping[str, Any]) -> bool:
+    """Returns whether ``document`` is ``earlier`` with its outcome or with further turns: a gateway recorded
+    the task while it was open (as one that was killed), and recorded it again when it had ended."""
+    if not (_is_of_gateway(document) and _is_of_gateway(earlier)):
+        return False
+    if any(document[name] != earlier[name] for name in ("session_id", "agent_id", "start_timestamp")):
+        return False
+    before, now = _steps(earlier), _steps(document)
+    outcomes = [one["metadata"].get("outcome") for one in (earlier, document)]
+    if now[: len(before)] != before or outcomes[0] not in (None, outcomes[1]):
+        return False
+    return len(now) > len(before) or outcomes[0] != outcomes[1]
+
+
+def _is_of_gateway(document: Mapping[str, Any]) -> bool:
+    capture = document.get("metadata", {}).get("capture")
+    return isinstance(capture, Mapping) and capture.get("source") == "gateway"
+
+
+def _steps(document: Mapping[str, Any]) -> list[Any]:
+    """Returns what was seen and done in each turn; the result of the last one may still be unknown."""
+    return [(turn["observation"], turn["action"]) for turn in document["turns"]]
+
+
 def enrich(document: dict[str, Any]) -> dict[str, Any]:
     """Returns a copy in which absent ``domain``, ``task_type`` and ``complexity_score`` are filled in."""
     context = dict(document["task_context"])
@@ -109,9 +133,7 @@ def row(document: dict[str, Any], *, identity: str, stream_seq: int, ingested_at
 
 def is_unjudged(metadata: Mapping[str, Any]) -> bool:
     """Returns whether the gateway, which sees only texts, recorded this and no one reported an outcome."""
-    capture = metadata.get("capture")
-    told = isinstance(metadata.get("outcome"), Mapping)
-    return not told and isinstance(capture, Mapping) and capture.get("source") == "gateway"
+    return not isinstance(metadata.get("outcome"), Mapping) and _is_of_gateway({"metadata": metadata})
 
 
 def model_digest(document: dict[str, Any]) -> str:

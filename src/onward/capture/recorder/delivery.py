@@ -146,8 +146,12 @@ class Drainer:
         """Sends an alert in the background; never waits, never raises."""
 
         def send() -> None:
-            task = self._loop.create_task(self._delivery.notify(kind, message))
-            task.add_done_callback(lambda done: done.cancelled() or done.exception())
+            self._loop.create_task(self._delivery.notify(kind, message)).add_done_callback(report)
+
+        def report(sent: asyncio.Task[None]) -> None:
+            error = None if sent.cancelled() else sent.exception()
+            if error is not None:
+                _log.warning("an alert was not sent", kind=kind, reason=type(error).__name__)
 
         with suppress(RuntimeError):  # the loop has ended
             self._loop.call_soon_threadsafe(send)

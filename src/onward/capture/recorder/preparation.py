@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from typing import Any
+from urllib.parse import urlsplit
 
 from onward.capture import claim_check
 from onward.capture.conversations import turns
@@ -28,8 +29,8 @@ def agents_redactor(
     if known_secrets is None:
         known = Known.from_environment({**os.environ, **own})
     else:
-        token = [nats_token] if nats_token and len(nats_token) >= 6 else []
-        known = Known([*known_secrets, *token])
+        logins = (nats_token, urlsplit(nats_url or "").password)
+        known = Known([*known_secrets, *(login for login in logins if login and len(login) >= 6)])
     return Redactor(known, tuple(optional_kinds))
 
 
@@ -46,6 +47,10 @@ class Preparer:
             )
         with _REDACTING:
             redacted = self._redactor.trajectory(document).document
+        return self.encode(redacted)
+
+    def encode(self, redacted: dict[str, Any]) -> bytes:
+        """Cuts, checks and encodes a document that is redacted already. Raises ContractError."""
         if turns.has_long_text(redacted):
             redacted, cut = turns.cut_long(redacted)
             redacted["metadata"]["texts_cut"] = cut

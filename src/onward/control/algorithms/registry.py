@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib
 
 from onward.control.algorithms.base import Algorithm
-from onward.control.core.config import CONFIGS
 from onward.control.core.contract import EnvSpec
 from onward.errors import ControlError
 
@@ -23,7 +22,6 @@ ALGORITHMS: dict[str, tuple[str, str, str]] = {
     "td3": ("ddpg", "DDPG", "DDPG with twin critics, delayed policy and target noise; continuous actions"),
 }
 """Name → (module, class, description)."""
-assert ALGORITHMS.keys() == CONFIGS.keys()
 
 
 def algorithm_class(name: str) -> type[Algorithm]:

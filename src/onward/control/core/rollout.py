@@ -53,7 +53,8 @@ class Rollout:
     ) -> None:
         """Adds one step of all slots; ``mask`` and ``alive`` are those of ``obs``."""
         t = self.at
-        assert t < self.steps, "a full rollout takes no step before clear()"
+        if t >= self.steps:
+            raise IndexError("a full rollout takes no step before clear()")
         put(self.obs, t, obs)
         if t + 1 == self.steps:
             put(self.obs, t + 1, step.obs)

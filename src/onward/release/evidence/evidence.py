@@ -13,7 +13,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import heapq
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal
 
 from onward.config import ReleaseSettings
@@ -34,11 +34,15 @@ MAX_SEEN = 12_000
 the release record below 1 MiB, the default maximum message size of a NATS server."""
 MAX_PENDING = 4_000
 _MINUTE = 60_000
+JUMP = _MINUTE
+"""Milliseconds by which the server's stamps may fall behind the newest one before the clock counts as set
+back. Less than that is disorder between servers."""
 
 
 @dataclass(frozen=True)
 class Event:
-    """One outcome event. Times are milliseconds since the epoch; ``at`` is never after its arrival."""
+    """One outcome event. Times are milliseconds since the epoch; ``at`` is never after its arrival, and
+    ``stored_at`` is its arrival by the server's clock."""
 
     sequence: int
     session_id: str
@@ -50,6 +54,7 @@ class Event:
     kind: str
     value: float
     model_id: str
+    stored_at: int | None = None
 
 
 def parse(sequence: int, data: bytes, stored_at_ms: int | None = None) -> Event:
@@ -72,6 +77,7 @@ def parse(sequence: int, data: bytes, stored_at_ms: int | None = None) -> Event:
         kind=outcome.kind,
         value=float(outcome.value),
         model_id=outcome.model_id or "",
+        stored_at=stored_at_ms,
     )
 
 
@@ -122,8 +128,10 @@ class _Cohort:
         newest = self.frontier[candidate]
         self.frontier[candidate] = assigned_at if newest is None else max(newest, assigned_at)
 
-    def is_judged(self, key: str, assigned_at: int) -> bool:
-        return key in self.seen.get(assigned_at // _MINUTE, ())
+    def is_judged(self, key: str) -> bool:
+        """Returns whether a session was judged. After a jump of a clock it may have been assigned in another
+        minute by its next event, so all minutes are searched."""
+        return any(key in keys for keys in self.seen.values())
 
     def mark_judged(self, key: str, assigned_at: int) -> None:
         minute = assigned_at // _MINUTE
@@ -219,6 +227,10 @@ class Evidence:
         self.cursor = cursor
         self.watermark = 0
         """Newest event time of this release in ms: the clock for all maturity."""
+        self.offset = 0
+        """Milliseconds added to all stamps, so that a jump of the server's clock is no time that passed."""
+        self.arrived = 0
+        """Arrival of the newest event, with ``offset``."""
         self.gates = Gates(ceiling=rules.ceiling, margin=rules.margin)
         self.cohorts: dict[str, _Cohort] = {name: _Cohort() for name in GATES}
         self.arms: dict[str, dict[str, float]] = {arm: _tally() for arm in ARMS}
@@ -235,6 +247,7 @@ class Evidence:
         if self.models and event.model_id == self.models[not event.candidate] != self.models[event.candidate]:
             self._ignore("other_model")
             return
+        event = self._without_jumps(event)
         self.watermark = max(self.watermark, event.at)
         # Few sessions give feedback. Any outcome of an arm shows that its feedback would arrive too.
         self.cohorts["feedback"].advance_frontier(event.candidate, event.assigned_at)
@@ -246,6 +259,25 @@ class Evidence:
         elif event.kind == "feedback":
             self._note("feedback", event, float(event.value >= 0.5))
         self._settle()
+
+    def _without_jumps(self, event: Event) -> Event:
+        """Returns the event in the evidence's own time, which goes neither back nor far ahead at once.
+
+        A clock that is set back by an hour would make all new sessions older than the horizon. One that is
+        set ahead would mature all that wait and discard them. So the time between two arrivals counts as
+        nothing if it is negative, and as the longest maturity at most.
+        """
+        stored = event.at if event.stored_at is None else event.stored_at
+        arrival = stored + self.offset
+        longest = max(self.rules.maturity.values())
+        if self.arrived and arrival < self.arrived - JUMP:
+            self.offset += self.arrived - arrival
+        elif self.arrived and arrival > self.arrived + longest + JUMP:
+            self.offset -= arrival - self.arrived - longest
+        self.arrived = max(self.arrived, stored + self.offset)
+        if not self.offset:
+            return event
+        return replace(event, at=event.at + self.offset, assigned_at=event.assigned_at + self.offset)
 
     def skip(self, sequence: int, why: str) -> None:
         """Skips a message that is no usable event, and counts it."""
@@ -267,7 +299,7 @@ class Evidence:
             return
         cohort.advance_frontier(event.candidate, event.assigned_at)
         key = _short(event.session_id)
-        if cohort.is_judged(key, event.assigned_at):
+        if cohort.is_judged(key):
             if not (gate == "error" and event.kind == "reward"):
                 self._ignore("judged_already")
             return
@@ -325,7 +357,7 @@ class Evidence:
         units = max(self.arms["candidate"]["judged"], self.arms["candidate"]["rewarded"])
         if units >= MIN_UNITS and self.gates.crossed(self.rules.alpha):
             self.crossing = {
-                "at": self.watermark,
+                "at": self.watermark - self.offset,
                 "sequence": self.cursor,
                 "leading": self.gates.leading(),
                 "e_values": self.gates.e_values(),
@@ -338,7 +370,7 @@ class Evidence:
             del cohort.pending[key]
             cohort.order = [item for item in cohort.order if item[1] != key]
             heapq.heapify(cohort.order)
-        if not cohort.is_judged(key, assigned_at):
+        if not cohort.is_judged(key):
             cohort.mark_judged(key, assigned_at)
 
     def summary(self) -> dict[str, Any]:
@@ -363,6 +395,8 @@ class Evidence:
             "cursor": self.cursor,
             "models": list(self.models) if self.models else None,
             "watermark": self.watermark,
+            "offset": self.offset,
+            "arrived": self.arrived,
             "gates": self.gates.state(),
             "intakes": {name: cohort.state() for name, cohort in self.cohorts.items()},
             "arms": {arm: dict(tally) for arm, tally in self.arms.items()},
@@ -377,6 +411,7 @@ class Evidence:
         rules = GateRules(**{name: value for name, value in state["rules"].items() if name in known})
         evidence = cls(state["release_id"], rules, state["cursor"], models)
         evidence.watermark = state["watermark"]
+        evidence.offset, evidence.arrived = state.get("offset", 0), state.get("arrived", 0)
         evidence.gates = Gates.from_state(state["gates"])
         evidence.cohorts = {name: _Cohort.from_state(state["intakes"][name]) for name in GATES}
         evidence.arms = {arm: dict(state["arms"][arm]) for arm in ARMS}

@@ -7,13 +7,16 @@ cursor, so nothing is skipped and nothing depends on the server's state of this 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import nats.errors
 
 from onward.bus import Bus
+from onward.bus.buckets import stream_of
 from onward.bus.pull import PullBroken, Puller
+from onward.capture import provenance
 from onward.contracts import subjects
+from onward.contracts.buckets import Assignment
 from onward.errors import BusError, ContractError
 from onward.release.evidence.evidence import Evidence, parse
 
@@ -30,6 +33,8 @@ class Stored:
     sequence: int
     data: bytes
     stored_at: int
+    signed: bool = True
+    """False for a message that no gateway signed."""
 
 
 class OutcomeSource(Protocol):
@@ -37,43 +42,70 @@ class OutcomeSource(Protocol):
         """Returns the sequence of the newest message; 0 for an empty stream."""
         ...
 
+    async def assigned(self) -> int:
+        """Returns a number that rises with each session that is assigned to an arm."""
+        ...
+
     async def read(self, after: int, limit: int) -> list[Stored]:
         """Returns up to ``limit`` messages with a sequence above ``after``, in order; may be empty."""
         ...
 
 
-async def apply_outcomes(outcomes: OutcomeSource, evidence: Evidence) -> tuple[bool, bool]:
-    """Applies new messages. Returns (whether the evidence changed, whether any was of its release)."""
-    start, heard = evidence.cursor, False
+class Applied(NamedTuple):
+    """Result of ``apply_outcomes``."""
+
+    changed: bool
+    """True if the evidence changed."""
+    known: bool
+    """True if any message was a known outcome of its release. A lost session is not one."""
+    unsigned: int
+    """Number of messages that no gateway signed."""
+
+
+async def apply_outcomes(outcomes: OutcomeSource, evidence: Evidence) -> Applied:
+    """Applies new messages. A message that no gateway signed is skipped and counted."""
+    start, known, unsigned = evidence.cursor, False, 0
     for _ in range(BATCHES):
         batch = await outcomes.read(evidence.cursor, BATCH)
         for stored in batch:
+            if not stored.signed:
+                evidence.skip(stored.sequence, "unsigned")
+                unsigned += 1
+                continue
             try:
                 event = parse(stored.sequence, stored.data, stored.stored_at)
             except ContractError:
                 evidence.skip(stored.sequence, "unreadable")
                 continue
             evidence.apply(event)
-            heard = heard or event.release_id == evidence.release_id
+            known = known or (event.release_id == evidence.release_id and event.kind != "lost")
         if len(batch) < BATCH or evidence.crossing is not None:
             break
-    return evidence.cursor != start, heard
+    return Applied(evidence.cursor != start, known, unsigned)
 
 
 class OutcomeStream:
     """Outcomes from JetStream. A broken reader returns an incomplete or empty batch and is then reopened."""
 
-    def __init__(self, bus: Bus) -> None:
+    def __init__(self, bus: Bus, signing_key: bytes) -> None:
+        """``signing_key``: that of the gateways (``provenance.load_key``)."""
         self._bus = bus
+        self._signing_key = signing_key
         self._puller: Puller | None = None
         self._next = -1
 
     async def last_sequence(self) -> int:
+        return await self._last_of(STREAM)
+
+    async def assigned(self) -> int:
+        return await self._last_of(stream_of(Assignment.BUCKET))
+
+    async def _last_of(self, stream: str) -> int:
         try:
-            info = await self._bus.js.stream_info(STREAM)
+            info = await self._bus.js.stream_info(stream)
         except nats.errors.Error as error:
             raise BusError(
-                f"Stream {STREAM} could not be read ({type(error).__name__}): is NATS up?"
+                f"Stream {stream} could not be read ({type(error).__name__}): is NATS up?"
             ) from None
         return info.state.last_seq
 
@@ -94,9 +126,9 @@ class OutcomeStream:
         for message in messages:
             meta = message.metadata
             if meta.sequence.stream > after:
-                found.append(
-                    Stored(meta.sequence.stream, message.data, round(meta.timestamp.timestamp() * 1000))
-                )
+                stored_at = round(meta.timestamp.timestamp() * 1000)
+                signed = provenance.is_signed_message(message.data, self._signing_key)
+                found.append(Stored(meta.sequence.stream, message.data, stored_at, signed))
         found.sort(key=lambda stored: stored.sequence)
         self._next = (found[-1].sequence if found else after) + 1
         return found

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from onward.contracts.buckets import Piece
 from onward.release.evidence.evidence import ARMS, Evidence
@@ -21,6 +22,24 @@ class ArmRates(Piece):
     feedback: int = 0
     """Sessions with feedback."""
     negative: int = 0
+    lost: int = 0
+    """Sessions without any outcome in their time: part of ``errors``."""
+
+
+class KnownAndLost(NamedTuple):
+    """Ended sessions of one arm: those with a known outcome, and the lost ones, which tell nothing."""
+
+    known: int
+    lost: int
+
+
+def step_counts(rates: Mapping[str, ArmRates], before: Mapping[str, ArmRates]) -> dict[str, KnownAndLost]:
+    """Returns arm → its sessions in the present step. ``before``: the counts when the step began."""
+    counts = {}
+    for arm in ARMS:
+        now, then = rates.get(arm) or ArmRates(), before.get(arm) or ArmRates()
+        counts[arm] = KnownAndLost(now.outcomes - then.outcomes, now.lost - then.lost)
+    return counts
 
 
 def rates_of(evidence: Evidence) -> dict[str, ArmRates]:
@@ -34,6 +53,7 @@ def rates_of(evidence: Evidence) -> dict[str, ArmRates]:
             mean_outcome=told["mean_outcome"],
             feedback=told["feedback"],
             negative=told["negative"],
+            lost=told["lost"],
         )
         for arm, told in evidence.summary()["arms"].items()
     }

@@ -35,9 +35,17 @@ _OFTEN = ("child_died", "wall_time", "crashed")
 class CodeAnalyser:
     """Used with ``async with``, ``with``, or ``start`` and ``stop``. The child starts at the first code."""
 
-    def __init__(self, *, limits: Limits | None = None, parallel: int = 2, cache_size: int = 4096) -> None:
-        """``parallel``: pieces of code at a time; ``cache_size``: cached answers, about 1 KB each."""
-        self._sandbox = Sandbox(limits)
+    def __init__(
+        self,
+        *,
+        limits: Limits | None = None,
+        parallel: int = 2,
+        cache_size: int = 4096,
+        isolation_required: bool = False,
+    ) -> None:
+        """``parallel``: pieces of code at a time; ``cache_size``: cached answers, about 1 KB each;
+        ``isolation_required``: code stays unrated where the kernel cannot close files to the tools."""
+        self._sandbox = Sandbox(limits, isolation_required=isolation_required)
         self._installed = installed()
         self._parallel = parallel
         self._turns = threading.BoundedSemaphore(parallel)
@@ -84,9 +92,15 @@ class CodeAnalyser:
         """Network isolation of the tools: ``namespace`` or ``audit hook``; ``unknown`` at first."""
         return self._sandbox.network
 
+    @property
+    def files(self) -> str:
+        """Files that the tools can read: ``landlock`` (their own alone) or ``open``; ``unknown`` at first."""
+        return self._sandbox.files
+
     async def report(self, trajectory: Trajectory) -> CodeReport | Unscored | None:
         """Runs ``report_now`` outside the event loop. A tool's work delays no trajectory without code."""
-        assert self._threads is not None, "start() comes first"
+        if self._threads is None:
+            raise RuntimeError("an analyser makes no report before start()")
         results, found = await asyncio.to_thread(_results_and_code, trajectory)
         if not self._wanted(results, found):
             return self._rate(results, found)

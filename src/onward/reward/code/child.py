@@ -2,8 +2,9 @@
 
 The kernel ends the process of a piece at its limits of processor time, memory, file size and wall-clock time;
 no supervisor is needed. The process has no network: its own network namespace where the kernel allows it, and
-in any case an audit hook that refuses sockets and new processes. It has an empty folder and no environment. A
-frame is a length of four bytes, then JSON. Answers are sent as forks end, in any order.
+in any case an audit hook that refuses sockets and new processes. It has an empty folder, no environment, and
+can read the code of Python and of the tools alone (``isolation``). A frame is a length of four bytes, then
+JSON. Answers are sent as forks end, in any order.
 """
 
 from __future__ import annotations
@@ -18,13 +19,14 @@ import shutil
 import signal
 import struct
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import onward
+from onward.reward.code.isolation import close_files, leave_network
 from onward.reward.code.lint import Lint, Unusable
 
-_CLONE_NEWUSER, _CLONE_NEWNET = 0x10000000, 0x40000000
 _REFUSED = (
     "socket.", "subprocess.", "os.exec", "os.fork", "os.posix_spawn", "os.system", "os.spawn", "ctypes.",
 )  # fmt: skip
@@ -34,9 +36,11 @@ _LENGTH = struct.Struct(">I")
 
 
 def main() -> None:
-    """Runs the child. Arguments: empty folder, CPU and wall seconds, MiB of memory. Frames come on stdin."""
+    """Runs the child. Arguments: empty folder, CPU and wall seconds, MiB of memory, and ``required`` if
+    nothing may be examined with files open. Frames come on stdin."""
     folder, cpu, wall, memory = Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4])
-    network = "namespace" if _leave_network() else "audit hook"
+    network = "namespace" if leave_network() else "audit hook"
+    size = os.open("/proc/self/statm", os.O_RDONLY)
     requests, answers = os.dup(0), os.dup(1)
     nothing = os.open(os.devnull, os.O_RDWR)
     for number in (0, 1, 2):
@@ -45,19 +49,35 @@ def main() -> None:
     os.nice(5)
     gc.disable()
     lint = Lint()
-    _write(answers, {"ready": lint.tools, "network": network})
+    files = "landlock" if close_files(_code_of(lint.tools), folder) else "open"
+    _write(answers, {"ready": lint.tools, "network": network, "files": files})
+    refused = files == "open" and sys.argv[5:] == ["required"]
     try:
-        _Server(lint, folder, requests, answers, (cpu, wall, memory)).serve()
+        _Server(lint, folder, (requests, answers, size), (cpu, wall, memory), refused).serve()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def _code_of(tools: Iterable[str]) -> list[Path]:
+    """Returns Onward's package, and the folder of installed packages that each of ``tools`` is in."""
+    return [
+        Path(onward.__file__).parent,
+        *(Path(str(sys.modules[tool].__file__)).parents[1] for tool in tools),
+    ]
+
+
 class _Server:
     def __init__(
-        self, lint: Lint, folder: Path, requests: int, answers: int, limits: tuple[int, float, int]
+        self,
+        lint: Lint,
+        folder: Path,
+        descriptors: tuple[int, int, int],
+        limits: tuple[int, float, int],
+        refused: bool,
     ) -> None:
-        self._lint, self._folder, self._limits = lint, folder, limits
-        self._requests, self._answers = requests, answers
+        """``descriptors``: requests, answers, and the kernel's file with the size of this process."""
+        self._lint, self._folder, self._limits, self._refused = lint, folder, limits, refused
+        self._requests, self._answers, self._size = descriptors
         self._running: dict[int, tuple[int, str, bytearray]] = {}
         """Readable end of a fork's pipe → its pid, the request's id, the bytes received."""
         self._selector = selectors.DefaultSelector()
@@ -85,6 +105,9 @@ class _Server:
 
     def _fork(self, request: dict[str, Any]) -> None:
         """Forks a process for one request. A request that is invalid fails in the fork."""
+        if self._refused:
+            _write(self._answers, {"id": request["id"], "failed": "not_isolated"})
+            return
         here, there = os.pipe()
         pid = os.fork()
         if pid == 0:
@@ -103,7 +126,7 @@ class _Server:
         folder = self._folder / str(os.getpid())
         folder.mkdir()
         os.chdir(folder)
-        _limit(*self._limits)
+        _limit(*self._limits, pages=int(os.pread(self._size, 256, 0).split()[0]))
         try:
             return self._lint.examine(request["how"], request["cells"], folder)
         except Unusable as error:
@@ -135,10 +158,9 @@ def _why(status: int) -> str:
     return _SIGNALS.get(os.WTERMSIG(status), "crashed") if os.WIFSIGNALED(status) else "crashed"  # type: ignore[call-overload]
 
 
-def _limit(cpu: int, wall: float, memory: int) -> None:
-    """Sets the limits of this process. ``memory`` MiB are added to the child's present size."""
+def _limit(cpu: int, wall: float, memory: int, *, pages: int) -> None:
+    """Sets the limits of this process. ``memory`` MiB are added to the child's present size, ``pages``."""
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-    pages = int(Path("/proc/self/statm").read_text().split()[0])
     room = pages * resource.getpagesize() + memory * 1024 * 1024
     for kind, value in (
         (resource.RLIMIT_AS, room),
@@ -156,22 +178,6 @@ def _limit(cpu: int, wall: float, memory: int) -> None:
 def _refuse(event: str, _: tuple[Any, ...]) -> None:
     if event.startswith(_REFUSED):
         raise PermissionError(event)
-
-
-def _leave_network() -> bool:
-    """Enters a new network namespace with no interface up. Returns False where the kernel refuses."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.unshare(_CLONE_NEWNET) == 0:
-        return True
-    uid, gid = os.getuid(), os.getgid()
-    if libc.unshare(_CLONE_NEWUSER | _CLONE_NEWNET) != 0:
-        return False
-    for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
-        try:
-            Path(f"/proc/self/{name}").write_text(text)
-        except OSError:
-            break
-    return True
 
 
 def _read(pipe: int) -> dict[str, Any] | None:

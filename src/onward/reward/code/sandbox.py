@@ -21,20 +21,28 @@ from pathlib import Path
 from typing import IO, Any
 
 from onward.clock import Clock, SystemClock
+from onward.files import OWNER_ALONE
 from onward.processes import child_environment
 from onward.telemetry import logs
 
 _LENGTH = struct.Struct(">I")
-_BOOT = (
-    "import json, sys; sys.path.extend(json.loads(sys.argv.pop(1))); "
-    "from onward.reward.code.child import main; main()"
-)
+_BOOT = """\
+import importlib.util, json, sys
+from importlib.machinery import PathFinder
+folders = json.loads(sys.argv.pop(1))
+found = PathFinder.find_spec("onward", folders[:1])  # this Onward, where another one is installed as well
+onward = sys.modules["onward"] = importlib.util.module_from_spec(found)
+found.loader.exec_module(onward)
+sys.path.extend(folders)  # at the end: nothing there hides a module of Python
+from onward.reward.code.child import main
+main()
+"""
 _PATIENCE = 60.0
 """Seconds beyond the limit of a piece, for a start of the child on a busy machine."""
 _PAUSE = 10.0
 """Seconds before a new start when a child ended before it was ready: a new one would only end again."""
 _log = logs.get("rewarder")
-_KEPT = ("ONWARD_PARENT_PID", "PATH", "LANG", "LC_ALL", "TMPDIR")
+_KEPT = ("ONWARD_PARENT_PID", "PATH", "LANG", "LC_ALL")
 
 
 @dataclass(frozen=True)
@@ -53,8 +61,12 @@ def installed() -> tuple[str, ...]:
 
 
 class Sandbox:
-    def __init__(self, limits: Limits | None = None, *, clock: Clock | None = None) -> None:
+    def __init__(
+        self, limits: Limits | None = None, *, isolation_required: bool = False, clock: Clock | None = None
+    ) -> None:
+        """``isolation_required``: without Landlock no code is examined; else a warning is logged."""
         self._limits = limits or Limits()
+        self._isolation_required = isolation_required
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._pending: dict[str, tuple[subprocess.Popen[bytes], Future[dict[str, Any]]]] = {}
@@ -68,6 +80,8 @@ class Sandbox:
         """Tool → version, known once the child is ready."""
         self.network = "unknown"
         """Network isolation of the child: ``namespace`` or ``audit hook``."""
+        self.files = "unknown"
+        """Files that the child can read: ``landlock`` (the tools' own alone) or ``open``."""
 
     @property
     def pid(self) -> int | None:
@@ -127,12 +141,14 @@ class Sandbox:
                 [
                     *(sys.executable, "-I", "-c", _BOOT, json.dumps(_library_folders()), folder),
                     *(str(limits.cpu_seconds), str(limits.wall_seconds), str(limits.memory_mib)),
+                    *(["required"] if self._isolation_required else []),
                 ],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
                 env={name: value for name, value in child_environment().items() if name in _KEPT}
-                | {"PYLINTHOME": folder, "HOME": folder},
+                | {"PYLINTHOME": folder, "HOME": folder, "TMPDIR": folder},
+                umask=OWNER_ALONE,
                 start_new_session=True,
             )
             self.starts += 1
@@ -149,7 +165,8 @@ class Sandbox:
         while (answer := _read(process.stdout)) is not None:
             if "ready" in answer:
                 ready = True
-                self.tools, self.network = answer["ready"], answer["network"]
+                self.tools, self.network, self.files = answer["ready"], answer["network"], answer["files"]
+                self._say_isolation()
                 continue
             with self._lock:
                 _, future = self._pending.pop(answer.pop("id"))
@@ -167,6 +184,14 @@ class Sandbox:
         shutil.rmtree(folder, ignore_errors=True)
         for future in lost.values():
             future.set_result({"failed": "child_died"})
+
+    def _say_isolation(self) -> None:
+        if self.files != "open":
+            return
+        done = "it is not rated" if self._isolation_required else "it is rated with this machine's files open"
+        _log.warning(
+            f"code is analysed where the kernel has no Landlock: {done}", setting="reward.code_isolation"
+        )
 
 
 def _library_folders() -> list[str]:

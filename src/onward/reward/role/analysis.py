@@ -24,7 +24,9 @@ _log = logs.get("rewarder")
 
 def code_analyser(settings: RewardSettings) -> CodeAnalyser | None:
     """Returns the analyser if ``code_quality`` has a weight, else None."""
-    return CodeAnalyser() if settings.code_quality > 0.0 else None
+    if settings.code_quality == 0.0:
+        return None
+    return CodeAnalyser(isolation_required=settings.code_isolation == "required")
 
 
 class Analysis:

@@ -36,12 +36,14 @@ from onward.contracts import (
     validate,
 )
 from onward.errors import ContractError
+from onward.ids import new_id
 from onward.reward.role.rescoring import Rescorer, Task
 from onward.reward.scoring.rows import Cause
 from onward.reward.stored_feedback import Row, StoredFeedback, is_about
 from onward.telemetry import logs
 from onward.telemetry.crashpoints import crashpoint
-from onward.warehouse import reward_queries
+from onward.warehouse import recovery_queries, reward_queries
+from onward.warehouse.recovery_queries import MISSING, Line
 
 STREAM = "RL_FEEDBACK"
 DURABLE = "rewarder-feedback"
@@ -74,34 +76,26 @@ class FeedbackMessage:
         return arrival_time(self.message)
 
 
-class FeedbackReader:
-    def __init__(self, ctx: Context, stored: StoredFeedback, rescorer: Rescorer) -> None:
-        self._ctx, self._stored, self._rescorer = ctx, stored, rescorer
+class FeedbackRows:
+    """Checks, stores and cleans messages. ``FeedbackReader`` scores again too."""
+
+    def __init__(self, ctx: Context, stored: StoredFeedback) -> None:
+        self._ctx, self._stored = ctx, stored
         self._inspector = inspector_of(ctx.settings)
         self._quarantine = Quarantine(ctx.objects, QuarantineKeys.from_settings(ctx.settings), ctx.clock)
-        self.stopping = False
 
-    async def handle(self, messages: list[Message]) -> Sequence[Disposition]:
-        """Stores, cleans the stream, scores again. Raises BusError, WarehouseError or ObjectError when one is
-        unavailable; work done by then is recognised by its id."""
-        if self.stopping:
-            return [Retry(0.0)] * len(messages)
+    async def examine(self, messages: list[Message], *, store: bool) -> list[Line]:
+        """Judges messages that were settled before, as ``Collector.examine`` does. Nothing is scored again:
+        a restored vote counted when its first row was stored."""
         pieces = await asyncio.to_thread(lambda: [self._read(message) for message in messages])
-        pieces, new = await self._sort(pieces)
-        await self._store(new)
-        for piece in pieces:
-            await self._clean(piece)
-        tasks = await self._tasks([piece for piece in pieces if piece.feedback is not None])
-        waiting: set[str] = set()
-        tally = await self._rescorer.rescore(tasks, waiting=waiting)
-        if tally:
-            _log.debug("scored again after feedback", **tally)
-        later = {
-            id(piece.message)
-            for piece in pieces
-            if _name(piece) in waiting and piece.message.num_delivered < MAX_DELIVERIES
-        }
-        return [Retry(RETRY_SECONDS) if id(message) in later else Ack() for message in messages]
+        pieces, new = await self._sort(pieces, count=False)
+        if store:
+            await self._store(new, again=True)
+            for piece in pieces:
+                if piece.secret and piece.refused is None:
+                    await self._clean(piece)
+        missing = {row["stream_seq"] for row in new}
+        return [_line(piece, piece.message.sequence in missing) for piece in pieces]
 
     def _read(self, message: Message) -> FeedbackMessage:
         try:
@@ -147,7 +141,9 @@ class FeedbackReader:
                 message, refused=refused, secret=True, redaction_error=type(failure).__name__
             )
 
-    async def _sort(self, pieces: list[FeedbackMessage]) -> tuple[list[FeedbackMessage], list[Row]]:
+    async def _sort(
+        self, pieces: list[FeedbackMessage], *, count: bool = True
+    ) -> tuple[list[FeedbackMessage], list[Row]]:
         """Returns all pieces, with conflicts turned into dead letters, and the rows to store."""
         ids = {piece.feedback.feedback_id for piece in pieces if piece.feedback is not None}
         stored = await reward_queries.feedback_by_id(self._ctx.warehouse, ids) if ids else {}
@@ -165,14 +161,15 @@ class FeedbackReader:
                     detail = "Other feedback with this id is stored; it was not replaced."
                     refused = DeadLetter("conflict", detail, body=row["payload"].encode())
                     piece = replace(piece, feedback=None, refused=refused)
-                elif REDACTED not in piece.message.headers and piece.message.num_delivered == 1:
+                elif count and REDACTED not in piece.message.headers and piece.message.num_delivered == 1:
                     self._ctx.metrics.duplicates.labels(STREAM).inc()
             sorted_pieces.append(piece)
         return sorted_pieces, new
 
-    async def _store(self, new: list[Row]) -> None:
+    async def _store(self, new: list[Row], *, again: bool = False) -> None:
         self._stored.register(new)  # before the insert: a first scoring now makes at worst one query too many
-        await self._ctx.warehouse.insert("feedback", new)
+        token = new_id() if again else None  # the warehouse may remember a batch whose rows it has lost
+        await self._ctx.warehouse.insert("feedback", new, token=token)
         crashpoint("feedback.stored")
         for row in new:
             self._ctx.metrics.feedback.labels(kind=row["kind"], signal=_known_signal(row["signal"])).inc()
@@ -202,8 +199,39 @@ class FeedbackReader:
                 deadline=60.0,
             )
             crashpoint("feedback.republished")
+        line = _line(piece, False)
+        await recovery_queries.settle(self._ctx.warehouse, "feedback", [line], self._ctx.clock.now())
         await erase(self._ctx.bus, piece.message.sequence, STREAM)
         crashpoint("feedback.erased")
+
+
+class FeedbackReader(FeedbackRows):
+    def __init__(self, ctx: Context, stored: StoredFeedback, rescorer: Rescorer) -> None:
+        super().__init__(ctx, stored)
+        self._rescorer = rescorer
+        self.stopping = False
+
+    async def handle(self, messages: list[Message]) -> Sequence[Disposition]:
+        """Stores, cleans the stream, scores again. Raises BusError, WarehouseError or ObjectError when one is
+        unavailable; work done by then is recognised by its id."""
+        if self.stopping:
+            return [Retry(0.0)] * len(messages)
+        pieces = await asyncio.to_thread(lambda: [self._read(message) for message in messages])
+        pieces, new = await self._sort(pieces)
+        await self._store(new)
+        for piece in pieces:
+            await self._clean(piece)
+        tasks = await self._tasks([piece for piece in pieces if piece.feedback is not None])
+        waiting: set[str] = set()
+        tally = await self._rescorer.rescore(tasks, waiting=waiting)
+        if tally:
+            _log.debug("scored again after feedback", **tally)
+        later = {
+            id(piece.message)
+            for piece in pieces
+            if _name(piece) in waiting and piece.message.num_delivered < MAX_DELIVERIES
+        }
+        return [Retry(RETRY_SECONDS) if id(message) in later else Ack() for message in messages]
 
     async def _tasks(self, pieces: Sequence[FeedbackMessage]) -> list[Task]:
         """Returns the trajectories that each piece scores again, in the order of the stream."""
@@ -253,6 +281,13 @@ def _of_session(found: dict[str, Row], piece: FeedbackMessage) -> list[str]:
 
 def _name(piece: FeedbackMessage) -> str:
     return piece.feedback.feedback_id if piece.feedback is not None else ""
+
+
+def _line(piece: FeedbackMessage, is_missing: bool) -> Line:
+    sequence = piece.message.sequence
+    if piece.feedback is not None:
+        return (sequence, piece.feedback.feedback_id, MISSING if is_missing else "duplicate")
+    return (sequence, "", "drop" if piece.refused is None else piece.refused.reason)
 
 
 _SIGNALS = frozenset(("thumbs_up", "thumbs_down", "rating", "correction", "abandoned", "retry", "accepted"))

@@ -20,7 +20,7 @@ from typing import Any
 
 from onward.bus import Bus, read_document, read_stored
 from onward.bus.cancellation import until_cancelled
-from onward.clock import Clock, utc_text
+from onward.clock import Clock, read_time, utc_text
 from onward.context import Context
 from onward.contracts import Trajectory
 from onward.contracts.buckets import BEGINNING, RescoreProgress, RescoreRequest
@@ -311,7 +311,7 @@ class RescoreRuns:
             return done.model_copy(update={"finished": True})
         only = None if request.component is None else frozenset({request.component})
         cause = Cause("rescore", request.run_id, only)
-        at = datetime.fromisoformat(request.requested_at)
+        at = read_time(request.requested_at)
         tasks = [Task(row["trajectory_id"], cause, at) for row in found]
         tally = Counter(done.counts) + await self._rescorer.rescore(tasks, dry=request.dry_run)
         last = found[-1]

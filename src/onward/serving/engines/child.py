@@ -41,7 +41,7 @@ class _Connection:
 
 
 class EngineServer:
-    """Serves the operations generate, load, unload, adapters, health and cancel.
+    """Serves the operations generate, load, unload, adapters, health, ping and cancel.
 
     An adapter stays in memory while at least one connection uses it. So the gateway and a validation can come
     and go without unloading each other's adapters.
@@ -108,6 +108,8 @@ class EngineServer:
             return None
         if operation == "adapters":
             return sorted(self._loaded)
+        if operation == "ping":
+            return self._sampling.check_moving()
         if operation == "health":
             return await self._health()
         raise RequestRefusedError(f"The engine knows no operation {operation!r}.")

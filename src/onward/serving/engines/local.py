@@ -16,11 +16,14 @@ from onward import children
 from onward.clock import Clock
 from onward.config import Settings
 from onward.errors import EngineError, TamperedError
+from onward.processes import COMPUTING
 from onward.serving.base_models import resolve
 from onward.serving.engines import Generation, Messages, OnProgress, Progress, RequestRefusedError, wire
 from onward.telemetry import logs
 
 _log = logs.get("engine")
+_START_SECONDS = 1800.0
+"""Time limit for loading a model; a large one on a slow disk takes many minutes."""
 _ERRORS = {"refused": RequestRefusedError, "tampered": TamperedError}
 
 
@@ -80,6 +83,10 @@ class LocalEngine:
 
     async def health(self) -> dict[str, Any]:
         return await self._call("health")
+
+    async def check_alive(self) -> None:
+        """Returns when the child answers, however many calls it serves. Raises EngineError."""
+        await self._call("ping")
 
     async def close(self) -> None:
         if self._reading is not None:
@@ -162,32 +169,40 @@ class LocalEngine:
 class EngineProcess:
     """Starts the engine child, restarts it when it dies, stops it."""
 
-    def __init__(self, settings: Settings, *, clock: Clock, folder: Path | None = None) -> None:
-        """``folder``: the base model; without it, ``settings.model.base`` is resolved."""
-        self._settings, self._folder = settings, folder
-        self.socket = wire.socket_path(settings.run_dir)
+    def __init__(
+        self, settings: Settings, *, clock: Clock, folder: Path | None = None, name: str = "engine"
+    ) -> None:
+        """``folder``: the base model; without it, ``settings.model.base`` is resolved. ``name``: that of the
+        socket and the log, which no other process may have."""
+        self._settings, self._folder, self._name = settings, folder, name
+        self.socket = wire.socket_path(settings.run_dir, name)
         self.engine = LocalEngine(self.socket)
-        self._keeper = children.Keeper(
-            "engine", self._spawn, clock=clock, longest_pause=30.0, on_death=self.engine.disconnected
+        self.keeper = children.Keeper(
+            "engine",
+            self._spawn,
+            clock=clock,
+            longest_pause=30.0,
+            on_death=self.engine.disconnected,
+            probe=self.engine.check_alive,
         )
 
     @property
     def pid(self) -> int | None:
         """Process id of the child, or None while none runs."""
-        return self._keeper.pid
+        return self.keeper.pid
 
     @property
     def restarts(self) -> int:
         """Number of children that died and were replaced."""
-        return self._keeper.restarts
+        return self.keeper.restarts
 
     async def start(self) -> LocalEngine:
         """Spawns the child and waits for its model. Raises NotFoundError (no such model), EngineError."""
-        await self._keeper.start()
+        await self.keeper.start()
         return self.engine
 
     async def stop(self) -> None:
-        await self._keeper.stop(5.0)
+        await self.keeper.stop(5.0)
         await self.engine.close()
         self.socket.unlink(missing_ok=True)
 
@@ -204,14 +219,19 @@ class EngineProcess:
             command += ["--vllm-url", vllm.url, "--vllm-timeout", str(vllm.timeout_seconds)]
             command += ["--vllm-model", vllm.model, "--vllm-adapters-dir", vllm.adapters_dir]
             environment[wire.VLLM_KEY] = vllm.key.get_secret_value()
-        log = self._settings.data_dir / "logs" / "engine.log"
+        log = self._settings.data_dir / "logs" / f"{self._name}.log"
         child = await children.start(
-            "onward.serving.engines.child", *command, log=log, environment=environment
+            "onward.serving.engines.child", *command, log=log, environment=environment, passed=COMPUTING
         )
         try:
-            await _wait_ready(child)
-        except BaseException:
+            async with asyncio.timeout(_START_SECONDS):
+                await _wait_ready(child)
+        except BaseException as error:
             await children.end(child, 5.0)
+            if isinstance(error, TimeoutError):
+                raise EngineError(
+                    f"The engine did not load its model within {_START_SECONDS:g} s: see logs/engine.log."
+                ) from None
             raise
         return child
 

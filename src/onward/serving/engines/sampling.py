@@ -110,6 +110,8 @@ def _key(adapter: str | None, tools: Sequence[dict[str, Any]], messages: Message
 
 
 WEIGHTS = "adapter_model.safetensors"
+LONGEST_STEP_SECONDS = 600.0
+"""Seconds after which a decode step, a prefill or the load of an adapter counts as stuck."""
 OnTokens = Callable[[list[int], list[float]], None]
 
 
@@ -141,6 +143,8 @@ class SamplingThread:
         self._listeners: dict[str, _Listener] = {}
         self._policy: Policy | None = None
         self._sampler: Sampler | None = None
+        self._step_began: float | None = None
+        """Monotonic time; None while the thread waits for work."""
 
     @property
     def policy(self) -> Policy:
@@ -173,6 +177,12 @@ class SamplingThread:
 
     async def check(self) -> None:
         """Raises EngineError if nothing can be sampled; here the process itself is the check."""
+
+    def check_moving(self) -> None:
+        """Raises EngineError if a step is stuck: the process then answers, but nothing is sampled."""
+        began = self._step_began
+        if began is not None and time.monotonic() - began > LONGEST_STEP_SECONDS:
+            raise EngineError(f"A step of the engine has run for more than {LONGEST_STEP_SECONDS:g} s.")
 
     async def sample(self, request: SampleRequest, on_tokens: OnTokens | None = None) -> Sample:
         """Samples one completion. Cancelling the caller removes the request from the batch.
@@ -223,6 +233,7 @@ class SamplingThread:
         self._resolve(loaded, None)
         while True:
             self._take_inbox(wait=not self._sampler.busy)
+            self._step_began = time.monotonic()
             try:
                 if self._sampler.busy:
                     done = self._sampler.step()
@@ -235,7 +246,10 @@ class SamplingThread:
 
     def _take_inbox(self, *, wait: bool) -> None:
         if wait:
-            self._inbox.get()()
+            self._step_began = None
+            work = self._inbox.get()
+            self._step_began = time.monotonic()
+            work()
             if self._gather and self._waiting:
                 time.sleep(self._gather)  # calls that arrive together share their prefix and their steps
         while True:

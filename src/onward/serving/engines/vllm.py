@@ -104,6 +104,9 @@ class VllmSampling:
         """Raises EngineError if the server is away, paused or asleep."""
         await self._http.check()
 
+    def check_moving(self) -> None:
+        """Raises EngineError if sampling is stuck; here every call to the server has a time limit."""
+
     async def sample(
         self, request: SampleRequest, on_tokens: Callable[[list[int], list[float]], None] | None = None
     ) -> Sample:

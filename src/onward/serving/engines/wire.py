@@ -41,16 +41,16 @@ async def read_frame(reader: asyncio.StreamReader) -> dict[str, Any] | None:
         return None
 
 
-def socket_path(run_dir: Path) -> Path:
-    """Returns ``run_dir/engine.sock``; if that is too long for a Unix socket, a private folder in the
+def socket_path(run_dir: Path, name: str = "engine") -> Path:
+    """Returns ``run_dir/<name>.sock``; if that is too long for a Unix socket, a private folder in the
     temporary directory whose name follows from ``run_dir``. Raises ConfigError if that folder has another
     owner or mode."""
-    path = run_dir.absolute() / "engine.sock"
+    path = run_dir.absolute() / f"{name}.sock"
     if len(os.fsencode(path)) <= _MAX_SOCKET_PATH:
         run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         return path
-    name = "onward-" + hashlib.sha256(os.fsencode(path)).hexdigest()[:20]
-    folder = Path(tempfile.gettempdir()) / name
+    short = "onward-" + hashlib.sha256(os.fsencode(path)).hexdigest()[:20]
+    folder = Path(tempfile.gettempdir()) / short
     folder.mkdir(mode=0o700, exist_ok=True)
     facts = folder.lstat()
     if facts.st_uid != os.getuid() or stat.S_IMODE(facts.st_mode) != 0o700 or not stat.S_ISDIR(facts.st_mode):

@@ -9,23 +9,24 @@ Invariants: stopping ends the calls first, then records what they left open.
 from __future__ import annotations
 
 import asyncio
-import secrets
+import sys
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
+from starlette.routing import Route
 
 from onward.bus import load_entry
 from onward.capture import provenance
 from onward.capture.collecting.quarantine import Quarantine, QuarantineKeys
 from onward.capture.make_redactor import inspector_of
-from onward.clock import is_set_within, utc_text
+from onward.clock import is_set_within, read_time
 from onward.context import Context
 from onward.contracts.buckets import Traffic
-from onward.errors import EngineError
 from onward.feedback.tokens import MAX_SESSION, Subject, TokenKeys
+from onward.health.readiness import Probe, Readiness
 from onward.http.app import (
     HttpError,
     authorize,
@@ -33,10 +34,9 @@ from onward.http.app import (
     local_key,
     make_app,
     read_json,
-    read_or_create_secret,
 )
 from onward.http.server import GRACE_SECONDS, Server, check_exposure
-from onward.ids import check_id, is_id
+from onward.ids import is_id
 from onward.roles import to_the_end
 from onward.serving.engines import Engine
 from onward.serving.engines.local import EngineProcess
@@ -44,10 +44,12 @@ from onward.serving.engines.registry import AdapterRegistry
 from onward.serving.http.calls import Call, Calls
 from onward.serving.http.streaming import AnswerStream, stopping, while_connected
 from onward.serving.metrics import gateway_metrics
+from onward.serving.place import Place
 from onward.serving.protocol import openai
 from onward.serving.recording.capture import Capture, CapturedCall
 from onward.serving.recording.closing import parse_close
 from onward.serving.recording.outcome_publisher import OutcomePublisher
+from onward.serving.recording.passed_closes import PassedCloses
 from onward.serving.recording.recording import Recording
 from onward.serving.routing.arms import Routes
 from onward.serving.routing.assignments import Assignments
@@ -58,21 +60,26 @@ from onward.telemetry import logs
 
 _log = logs.get("gateway")
 RETRY_AFTER_SECONDS = 1
+SWITCH_SECONDS = 0.0005
+"""Time after which a thread that redacts lets the event loop run. With Python's 5 ms, each of the four sends
+and receives of a call would wait that long."""
+ADOPT_SECONDS = 10.0
+"""Seconds between two searches for dead gateways on this data folder."""
 TOKEN_HEADER = "Onward-Feedback-Token"
 
 
 class Gateway:
     """The role's state and its HTTP app. Tests use ``start`` and ``stop``, the service uses ``run(ctx)``."""
 
-    def __init__(self, ctx: Context, engine: Engine) -> None:
+    def __init__(self, ctx: Context, engine: Engine, place: Place | None = None) -> None:
+        """``place``: the files of this process; None takes the first free one. ``stop`` frees it."""
         settings = ctx.settings
         check_exposure(settings.http.host, settings.http.keys)
         self._ctx, self._engine, self._clock = ctx, engine, ctx.clock
         run_dir = settings.run_dir
         run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self.gateway_id = check_id(
-            read_or_create_secret(run_dir / "gateway.id", lambda: "gw-" + secrets.token_hex(4)), "gateway id"
-        )
+        self.place = place or Place.take(settings)
+        self.gateway_id = self.place.gateway_id
         self._signing_key = provenance.load_key(run_dir, create=True)
         self._metrics = gateway_metrics(ctx.metrics)
         self.assignments = Assignments(ctx.bus, ctx.clock)
@@ -84,7 +91,7 @@ class Gateway:
             registry=AdapterRegistry(ctx.bus, ctx.objects, settings.data_dir / "models"),
             gateway_id=self.gateway_id,
             base_model_id=settings.model.base if is_id(settings.model.base) else "base",
-            file=run_dir / "gateway-routes.json",
+            file=self.place.routes,
             on_switch=self._on_switch,
         )
         self.outcomes = OutcomePublisher(
@@ -94,6 +101,7 @@ class Gateway:
             self._metrics,
             lambda: self.state.routes,
             lost_after_seconds=settings.release.lost_after_seconds,
+            signing_key=self._signing_key,
         )
         self.calls = Calls(
             clock=ctx.clock,
@@ -114,6 +122,8 @@ class Gateway:
             on_answered=self.outcomes.note_answered,
             on_opted_out=self._opted_out.count,
         )
+        self._passed_closes = PassedCloses(ctx.bus, ctx.clock, self.gateway_id, self.capture.close_for_other)
+        self.capture.ask_others = self._passed_closes.ask
         self._feedback_keys = TokenKeys(run_dir) if settings.feedback.hand_out_tokens else None
         self._resume_at: datetime | None = None
         self._in_flight = 0
@@ -124,7 +134,11 @@ class Gateway:
         """Set when the calls that still run are ended."""
         self.app = self._make_app()
         self.server = Server(
-            self.app, settings.http.host, settings.http.gateway_port, what="The gateway (http.gateway_port)"
+            self.app,
+            settings.http.host,
+            settings.http.gateway_port,
+            what="The gateway (http.gateway_port)",
+            max_connections=settings.http.max_connections,
         )
         self._tasks: list[asyncio.Task[None]] = []
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -134,7 +148,8 @@ class Gateway:
         local_key(settings.run_dir)  # created before it is read as a known secret
         inspector = inspector_of(settings)
         return Recording(
-            settings.data_dir / "outbox",
+            self.place.outbox_folder,
+            self.place.name,
             clock=self._clock,
             quarantine=Quarantine(self._ctx.objects, QuarantineKeys.from_settings(settings), self._clock),
             redactor=inspector.redactor,
@@ -173,6 +188,8 @@ class Gateway:
                 ("outcomes", self.outcomes.run()),
                 ("control", self._follow_control()),
                 ("capture", self.capture.run()),
+                ("closes", self._passed_closes.run()),
+                ("adoption", self._adopt()),
                 ("opted-out", self._opted_out.run()),
                 ("outbox", self.capture.writer.deliver(self._ctx.bus)),
             )
@@ -195,6 +212,16 @@ class Gateway:
         await self.capture.stop()
         await self._opted_out.write()
         await self.state.withdraw()
+        self.place.release()
+
+    async def _adopt(self) -> None:
+        """Takes over what dead gateways left on this data folder, until cancelled."""
+        while True:
+            for place in self.place.left_by_others():
+                await to_the_end(self.capture.writer.adopt(place.name))
+                if self._stopping:
+                    return
+            await self._clock.sleep(ADOPT_SECONDS)
 
     async def wait(self) -> None:
         """Waits until one of the background tasks ends, which only a defect or cancellation causes."""
@@ -229,7 +256,7 @@ class Gateway:
             if asked is None:
                 continue
             if asked.paused:
-                self.pause(datetime.fromisoformat(asked.until) if asked.until else None)
+                self.pause(read_time(asked.until) if asked.until else None)
                 await self.drain()
             else:
                 self.resume()
@@ -242,14 +269,16 @@ class Gateway:
         app = make_app(
             "gateway",
             keys=load_keys(http.keys, self._ctx.settings.run_dir),
-            ready=self._readiness,
+            ready=Readiness(self._probes(), {}),
+            warnings=self._ctx.warnings,
             metrics=self._ctx.metrics,
             hosts=[http.host, *http.names],
+            wrong_keys_per_minute=http.wrong_keys_per_minute,
+            clock=self._ctx.clock,
         )
 
-        @app.post("/v1/chat/completions")
-        async def chat_completions(request: Request) -> Response:
-            return await self._chat(request)
+        # A route of Starlette: what FastAPI adds to a route costs as much as all the work on a call.
+        app.router.routes.insert(0, Route("/v1/chat/completions", self._chat, methods=["POST"]))
 
         @app.post("/sessions/{name}/close")
         @app.post("/v1/sessions/{name}/close")
@@ -273,14 +302,24 @@ class Gateway:
 
         return app
 
-    async def _readiness(self) -> dict[str, bool | str]:
-        try:
-            await self._engine.health()
-            engine: bool | str = True
-        except EngineError as error:
-            engine = str(error)
-        bus: bool | str = True if self._ctx.bus.is_connected else "NATS is away"
-        return {"engine": engine, "routes": self.state.ready, "bus": bus}
+    def _probes(self) -> dict[str, Probe]:
+        """Returns what answering a call needs. The rest of the loop may be away: outboxes wait for it."""
+
+        async def routes() -> bool | str:
+            return self.state.ready
+
+        async def bus() -> bool | str:
+            return True if self._ctx.bus.is_connected else "away"
+
+        found: dict[str, Probe] = {"engine": self.engine_answers, "routes": routes, "bus": bus}
+        if (disk := self._ctx.probes.get("disk")) is not None:
+            found["disk"] = disk
+        return found
+
+    async def engine_answers(self) -> bool | str:
+        """The probe of the engine for ``/ready``."""
+        await self._engine.health()
+        return True
 
     async def _chat(self, request: Request) -> Response:
         started = self._clock.monotonic()
@@ -355,13 +394,17 @@ class Gateway:
 
 async def run(ctx: Context) -> None:
     """Runs the gateway role (engine child, routes, endpoint) until it is cancelled."""
-    process = EngineProcess(ctx.settings, clock=ctx.clock)
-    gateway = Gateway(ctx, process.engine)
-    gateway.server.reserve()  # a busy port is reported before the model is loaded
+    sys.setswitchinterval(min(SWITCH_SECONDS, sys.getswitchinterval()))
+    place = Place.take(ctx.settings)
+    process = EngineProcess(ctx.settings, clock=ctx.clock, name=place.engine)
+    gateway = Gateway(ctx, process.engine, place)
+    ctx.children["engine"] = process.keeper
+    ctx.probes["engine"] = gateway.engine_answers
     try:
+        gateway.server.reserve()  # a busy port is reported before the model is loaded
         await process.start()
         await gateway.start()
-        _log.info("gateway serves", url=gateway.server.url, at=utc_text(ctx.clock.now()))
+        _log.info("gateway serves", gateway=gateway.gateway_id, url=gateway.server.url)
         await gateway.wait()
     finally:
         await to_the_end(_stop(gateway, process))

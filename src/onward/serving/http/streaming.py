@@ -47,14 +47,15 @@ async def while_connected(request: Request, work: Coroutine[Any, Any, T], ending
     try:
         await asyncio.wait({task, gone, ended}, return_when=asyncio.FIRST_COMPLETED)
         if task.done():
-            return await task
+            return task.result()
         if gone.done():
             raise HttpError(CLIENT_GONE, "The client went away.", type="client_gone")
         raise stopping()
     finally:
         for each in (task, gone, ended):
             each.cancel()
-        await asyncio.gather(task, gone, ended, return_exceptions=True)
+        if not task.done():
+            await asyncio.gather(task, return_exceptions=True)
 
 
 async def _disconnected(request: Request) -> None:

@@ -110,15 +110,16 @@ def _messages(given: Any) -> list[dict[str, Any]]:
     messages = []
     for index, message in enumerate(given):
         where = f"messages[{index}]"
-        if not isinstance(message, dict) or message.get("role") not in ROLES:
+        role = message.get("role") if isinstance(message, dict) else None
+        if not isinstance(role, str) or role not in ROLES:
             raise _bad(f"{where} must have a role: system, user, assistant or tool.", where)
-        calls = _calls(message.get("tool_calls"), where) if message["role"] == "assistant" else []
+        calls = _calls(message.get("tool_calls"), where) if role == "assistant" else []
         content = message.get("content")
         text = "" if calls and content is None else _text(content, where)
-        kept: dict[str, Any] = {"role": ROLES[message["role"]], "content": text}
+        kept: dict[str, Any] = {"role": ROLES[role], "content": text}
         if calls:
             kept["tool_calls"] = calls
-        if message["role"] == "tool" and isinstance(message.get("tool_call_id"), str):
+        if role == "tool" and isinstance(message.get("tool_call_id"), str):
             kept["tool_call_id"] = message["tool_call_id"]
         messages.append(kept)
     return messages
@@ -137,7 +138,7 @@ def _calls(given: Any, where: str) -> list[dict[str, Any]]:
         arguments = function.get("arguments") if isinstance(function, dict) else None
         if not isinstance(name, str) or not isinstance(arguments, str):
             raise _bad(f"{place} must hold functions with a name and arguments as JSON text.", place)
-        _encodable(name + arguments, place)
+        _check_arguments(arguments, place)
         calls.append(
             {
                 "id": str(call.get("id") or ""),
@@ -148,25 +149,31 @@ def _calls(given: Any, where: str) -> list[dict[str, Any]]:
     return calls
 
 
+def _check_arguments(text: str, place: str) -> None:
+    """Checks arguments that are JSON; others are an unreadable call of a model, and stay text."""
+    try:
+        is_unfit = _unfit(json.loads(text), MAX_DEPTH)
+    except ValueError:
+        return
+    except RecursionError:
+        is_unfit = True
+    if is_unfit:
+        raise _bad(
+            f"{place} has arguments that cannot be stored: give JSON of at most {MAX_DEPTH} levels, with "
+            f"whole characters and finite numbers.",
+            place,
+        )
+
+
 def _text(content: Any, where: str) -> str:
     if isinstance(content, str):
-        text = content
-    elif isinstance(content, list) and all(
+        return content
+    if isinstance(content, list) and all(
         isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str)
         for part in content
     ):
-        text = "".join(part["text"] for part in content)
-    else:
-        raise _bad(f"{where}.content must be text or a list of text parts.", f"{where}.content")
-    return _encodable(text, f"{where}.content")
-
-
-def _encodable(text: str, where: str) -> str:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise _bad(f"{where} holds half of a surrogate pair.", where) from None
-    return text
+        return "".join(part["text"] for part in content)
+    raise _bad(f"{where}.content must be text or a list of text parts.", f"{where}.content")
 
 
 def _flag(document: dict[str, Any], name: str, default: bool) -> bool:
@@ -240,12 +247,12 @@ def check_tools(given: Any) -> list[dict[str, Any]]:
         if not isinstance(function.get("description") or "", str):
             raise _bad(f"{where}.function.description must be text.", where)
         parameters = function.get("parameters") or {}
-        if not isinstance(parameters, dict) or _too_deep(parameters, MAX_DEPTH):
+        if not isinstance(parameters, dict) or _unfit(parameters, MAX_DEPTH):
             raise _bad(
                 f"{where}.function.parameters must be a JSON Schema object of at most {MAX_DEPTH} levels.",
                 where,
             )
-        if _too_deep(tool, TOOL_DEPTH):
+        if _unfit(tool, TOOL_DEPTH):
             raise _bad(f"{where} must be JSON of at most {TOOL_DEPTH} levels.", where)
         if function.get("strict"):
             raise _bad(f"{where}.function.strict cannot be enforced by this engine: leave it out.", where)
@@ -265,7 +272,8 @@ def check_choice(given: Any, tools: Collection[Any]) -> bool:
     )
 
 
-def _too_deep(given: dict[str, Any], levels: int) -> bool:
+def _unfit(given: Any, levels: int) -> bool:
+    """Returns whether a trajectory cannot hold this part of a request: too deep, NaN, half a character."""
     try:
         decode_document(json.dumps(given).encode(), max_depth=levels)
     except (ContractError, ValueError, RecursionError):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from onward.capture.conversations.answers import ToolCall
 from onward.capture.opt_out import OptOut, user_hash
 from onward.clock import Clock
 from onward.config import CaptureSettings
+from onward.contracts.buckets import AnsweredClose, AskedClose, ClosedTask
 from onward.errors import OnwardError
 from onward.http.app import Caller, HttpError
 from onward.serving.metrics import GatewayMetrics
@@ -46,6 +47,12 @@ CLOSE_PATIENCE_SECONDS = 5.0
 CLOSE_WAITS = "close of a session"  # name of the tasks in which a close waits
 MakeRecording = Callable[[Callable[[str, Exception], None]], Recording]
 """Opens the files, given a handler for errors. Called in a thread."""
+AskOthers = Callable[[str, str | None, dict[str, Any] | None], Awaitable[list[ClosedTask]]]
+"""Name, owner and outcome of a close → what other gateways closed and recorded."""
+
+
+async def _no_others(name: str, owner: str | None, outcome: dict[str, Any] | None) -> list[ClosedTask]:
+    return []
 
 
 @dataclass
@@ -97,6 +104,8 @@ class Capture:
         """Keys whose agents report how their tasks end. A task of theirs without a report may get the outcome
         ``lost``."""
         self._freed = asyncio.Event()
+        self.ask_others: AskOthers = _no_others
+        """Closes the tasks of a session that other gateways hold."""
 
     def is_opted_out(self, asked: CapturedCall) -> bool:
         """Returns whether nothing may be stored about the user of this request."""
@@ -222,7 +231,8 @@ class Capture:
         outcome: dict[str, Any] | None,
         feedback: GivenFeedback | None = None,
     ) -> list[dict[str, Any]]:
-        """Ends the open tasks of a session, or the one task with this trajectory id, and records them.
+        """Ends the open tasks of a session, or the one task with this trajectory id, and records them; other
+        gateways do the same with theirs.
 
         A repeated close ends nothing and is answered as before; new feedback in it is accepted too. ``owner``
         None may close tasks of any owner. Returns the recorded tasks: trajectory id and number of turns.
@@ -230,15 +240,46 @@ class Capture:
         Raises HttpError: 404 if nothing is open, 409 for a running call or several possible tasks, 503 if the
         tasks are not stored yet.
         """
+        closing = await self._close_here(name, owner, outcome)
+        if closing.tasks:  # an error from here on must not make a repeated close forget them
+            self._closings.put(name, owner, closing)
+        closing.add_tasks(await self.ask_others(name, owner, outcome))
+        if not closing.tasks:
+            raise HttpError(
+                404,
+                "No task of this session is open: it is recorded already, or was never recorded here.",
+                type="not_found_error",
+            )
+        self._closings.put(name, owner, closing)
+        for message in closing.add_feedback(feedback, self._clock.now()):
+            self.writer.put_feedback(message)
+        await self._until_recorded(closing)
+        return closing.tasks
+
+    async def close_for_other(self, asked: AskedClose) -> AnsweredClose:
+        """Ends this gateway's tasks of a session whose close reached another one. Returns after they are
+        recorded; a client's error is returned, not raised."""
+        try:
+            closing = await self._close_here(asked.name, asked.owner, asked.outcome)
+            await self._until_recorded(closing)
+        except HttpError as error:
+            return AnsweredClose(status=error.status, error=error.message)
+        if closing.tasks:
+            self._closings.put(asked.name, asked.owner, closing)
+        return AnsweredClose(closed=closing.closed_tasks())
+
+    async def _close_here(self, name: str, owner: str | None, outcome: dict[str, Any] | None) -> Closing:
+        """Ends the open tasks of this gateway; without any, returns the remembered close, or an empty one."""
         is_open = self._open.get(name) is not None or self._open.of_session(name, owner)
         closing = None if is_open else self._closings.find(name, owner, outcome)
         if closing is None:
             closing = Closing(outcome)
             for conversation in await self._at_rest(name, owner):
                 self._close_one(conversation, closing)
-            self._closings.put(name, owner, closing)
-        for message in closing.add_feedback(feedback, self._clock.now()):
-            self.writer.put_feedback(message)
+        return closing
+
+    async def _until_recorded(self, closing: Closing) -> None:
+        """Writes what was closed. Raises HttpError 503 if it is not durable then."""
         await self.writer.write()
         if not self.writer.are_recorded(closing.ids):
             raise HttpError(
@@ -246,7 +287,6 @@ class Capture:
                 "The outbox takes nothing at the moment: what was closed is kept and tried again.",
                 type="service_unavailable",
             )
-        return closing.tasks
 
     def _close_one(self, conversation: Conversation, closing: Closing) -> None:
         conversation.outcome = closing.outcome
@@ -281,12 +321,6 @@ class Capture:
         if one is not None and one.recorded and owner in (None, one.owner):
             return [one]
         found = self._open.of_session(name, owner)
-        if not found:
-            raise HttpError(
-                404,
-                "No task of this session is open: it is recorded already, or was never recorded here.",
-                type="not_found_error",
-            )
         if len(found) > 1 and not found[0].is_named:
             raise HttpError(
                 409,

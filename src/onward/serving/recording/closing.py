@@ -8,6 +8,7 @@ task. Feedback is checked when it is parsed, so nothing is acknowledged and refu
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, get_args
@@ -15,6 +16,7 @@ from typing import Any, get_args
 from onward.capture.conversations.turns import MAX_STRING
 from onward.capture.recorder.task import Status
 from onward.clock import utc_text
+from onward.contracts.buckets import ClosedTask
 from onward.http.app import HttpError
 from onward.ids import is_id, new_id
 from onward.lru import Lru
@@ -38,6 +40,19 @@ class Closing:
     """Trajectories of users who opted out; no feedback is published about them."""
     feedback: list[GivenFeedback] = field(default_factory=list)
     feedback_ids: list[str] = field(default_factory=list)
+
+    def add_tasks(self, tasks: Iterable[ClosedTask]) -> None:
+        """Adds tasks that another gateway closed and recorded; each counts once."""
+        known = {task["trajectory_id"] for task in self.tasks}
+        for task in tasks:
+            if task.trajectory_id not in known:
+                self.tasks.append(task.model_dump(exclude={"silent"}))
+                if task.silent:
+                    self.silent.add(task.trajectory_id)
+
+    def closed_tasks(self) -> list[ClosedTask]:
+        """Returns the tasks in the form in which another gateway receives them."""
+        return [ClosedTask(**task, silent=task["trajectory_id"] in self.silent) for task in self.tasks]
 
     @property
     def ids(self) -> list[str]:
@@ -123,9 +138,9 @@ def _feedback(given: Any) -> GivenFeedback | None:
     signal, comment = given.get("signal"), given.get("comment")
     if not isinstance(signal, str) or not is_id(signal):
         raise _bad("'feedback.signal' must be a word such as thumbs_up or rating.", "feedback.signal")
-    if comment is not None and not _is_text(comment):
+    if comment is not None and not (isinstance(comment, str) and len(comment.encode()) <= MAX_STRING):
         raise _bad(
-            f"'feedback.comment' must be text of whole characters, at most {MAX_STRING} bytes in UTF-8.",
+            f"'feedback.comment' must be text of at most {MAX_STRING} bytes in UTF-8.",
             "feedback.comment",
         )
     kept: GivenFeedback = {"signal": signal}
@@ -134,13 +149,6 @@ def _feedback(given: Any) -> GivenFeedback | None:
     elif signal == "rating":
         raise _bad("A rating needs a 'value' from 0 to 1.", "feedback.value")
     return kept if comment is None else {**kept, "comment": comment}
-
-
-def _is_text(value: Any) -> bool:
-    try:
-        return isinstance(value, str) and len(value.encode()) <= MAX_STRING
-    except UnicodeEncodeError:
-        return False
 
 
 def _share(value: Any, name: str) -> float:

@@ -3,12 +3,12 @@
 At most one outcome of each kind is published per session and release, under an id derived from those three.
 So neither redelivery nor a second gateway can count a session twice. A changed vote is published again and
 replaces the one before: the gates count one vote per session, the last before the vote matures. Nothing is
-published for a session whose release is closed or rolled back.
+published for a session whose release is closed or rolled back. Each outcome is signed with the gateway's
+key; an outcome on the stream without a valid signature is ignored.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 from typing import Literal
@@ -18,7 +18,8 @@ import nats.errors
 from onward.bus import Ack, Bus, Disposition, Message, Retry, consume
 from onward.bus.cancellation import until_cancelled
 from onward.bus.pull import PullBroken, Puller
-from onward.clock import Clock
+from onward.capture import provenance
+from onward.clock import Clock, read_time
 from onward.contracts import Feedback, Reward, SessionOutcome, decode, encode, subjects
 from onward.contracts.buckets import Assignment
 from onward.errors import BusError, ContractError
@@ -28,7 +29,7 @@ from onward.lru import Lru
 from onward.roles import together
 from onward.serving.metrics import GatewayMetrics
 from onward.serving.routing.arms import Routes
-from onward.serving.routing.assignments import Assignments
+from onward.serving.routing.assignments import MOST_KNOWN, Assignments
 from onward.telemetry import logs
 
 _log = logs.get("gateway")
@@ -38,6 +39,8 @@ REWARDS_STREAM = "RL_REWARDS"
 FEEDBACK_STREAM = "RL_FEEDBACK"
 OUTCOMES_STREAM = "RL_OUTCOMES"
 RELEASES_KEPT = 8
+CLOCK_TOLERANCE = timedelta(minutes=1)
+"""Difference between stamp and measured time from which the wall clock counts as set."""
 Kind = Literal["error", "reward", "lost", "feedback"]
 _COUNTED = ("error", "reward", "lost", "feedback", "unknown")
 """Kinds after which a session owes no outcome."""
@@ -83,7 +86,9 @@ class OutcomePublisher:
         routes: Callable[[], Routes],
         *,
         lost_after_seconds: float,
+        signing_key: bytes,
     ) -> None:
+        self._signing_key = signing_key
         self._bus, self._clock, self._assignments = bus, clock, assignments
         self._metrics, self._routes = metrics, routes
         self._lost_after = lost_after_seconds
@@ -92,12 +97,18 @@ class OutcomePublisher:
         """Sessions of the open release without any outcome yet."""
         self._seen: Lru[str, set[tuple[str, str]]] = Lru(RELEASES_KEPT)
         """Release → (session, kind) that are on the stream, for the newest few releases."""
+        self._begun: Lru[tuple[str, str], tuple[float, float]] = Lru(MOST_KNOWN)
+        """(Release, session) → this process's monotonic time when it met the session, and the session's age
+        in seconds then, by its stamp."""
         self._votes = SessionVotes()
         self._caught_up = False
+        self._answered: list[tuple[str, str]] = []
+        """Sessions and their releases that are to be recorded as answered."""
 
     def register(self, assignment: Assignment) -> None:
         """Registers an assigned session: from now on it owes an outcome."""
         self._follow_release()
+        self._meet(assignment)
         if assignment.release_id == self._release and not self._has_any(assignment):
             self._waiting.setdefault(assignment.session_id, assignment)
 
@@ -107,10 +118,12 @@ class OutcomePublisher:
 
     def note_answered(self, session_id: str) -> None:
         """Notes that a task of this session ended with an answer that was not judged: the session is not
-        lost, its outcome is unknown. This is known in this process only and is not published."""
+        lost, its outcome is unknown. No outcome is published; the next round of ``_sweeps`` records it for
+        the other gateways, and for this one after a restart."""
         self._follow_release()
         if self._release is not None:
             self._note(self._release, session_id, "unknown")
+            self._answered.append((session_id, self._release))
 
     async def run(self) -> None:
         """Consumes rewards and feedback, follows the outcomes, sweeps for lost sessions; until cancelled."""
@@ -167,7 +180,7 @@ class OutcomePublisher:
         if assignment is None or assignment.release_id != routes.release_id:
             return
         at, value = min(feedback.timestamp, self._clock.now()), float(negative)
-        if at < datetime.fromisoformat(assignment.assigned_at):
+        if at < self._assigned_at_earliest(assignment):
             return
         if self._votes.changes_vote(assignment.release_id, assignment.session_id, at, value):
             await self._publish(assignment, "feedback", value, at=at, vote=feedback.feedback_id)
@@ -180,7 +193,7 @@ class OutcomePublisher:
         assignment = await self._assignments.find(reward.session_id)
         if assignment is None or assignment.release_id != routes.release_id:
             return
-        if reward.timestamp < datetime.fromisoformat(assignment.assigned_at):
+        if reward.timestamp < self._assigned_at_earliest(assignment):
             return
         if self._is_foreign(reward, assignment, routes):
             return
@@ -231,13 +244,15 @@ class OutcomePublisher:
             release_id=release,
             arm=assignment.arm,
             weight=assignment.weight,
-            assigned_at=datetime.fromisoformat(assignment.assigned_at),
+            assigned_at=self._assigned_at(assignment),
             timestamp=at or self._clock.now(),
             kind=kind,
             value=value,
             model_id=assignment.model_id,
         )
-        await self._bus.publish(subjects.OUTCOME, encode(outcome), msg_id=outcome_id, deadline=30.0)
+        signed = encode(provenance.sign_outcome(outcome, self._signing_key))
+        msg_id = provenance.outcome_message_id(outcome_id, self._signing_key)
+        await self._bus.publish(subjects.OUTCOME, signed, msg_id=msg_id, deadline=30.0)
         self._note(release, session, kind)
         if kind == "feedback":
             self._votes.note(release, session, outcome.timestamp, value)
@@ -249,18 +264,56 @@ class OutcomePublisher:
 
     async def sweep(self) -> int:
         """Publishes ``lost`` for sessions that have owed an outcome for too long; returns their number. Does
-        nothing while rewards wait in the stream: a session is lost only if none of its rewards is there."""
+        nothing while rewards wait in the stream: a session is lost only if none of its rewards is there.
+
+        The time is counted by this process's monotonic clock, from when it met the session: a jump of the
+        wall clock loses none. After a restart the wait of an open session begins again."""
         self._follow_release()
-        limit = self._clock.now() - timedelta(seconds=self._lost_after)
-        late = [a for a in self._waiting.values() if datetime.fromisoformat(a.assigned_at) <= limit]
+        limit = self._clock.monotonic() - self._lost_after
+        late = [a for a in self._waiting.values() if self._meet(a)[0] <= limit]
         if not late or not self._caught_up or not await self._rewards_drained():
             return 0
         count = 0
         for assignment in late:
-            if assignment.session_id in self._waiting:
-                await self._publish(assignment, "lost", 1.0)
-                count += 1
+            if assignment.session_id not in self._waiting:
+                continue
+            if await self._assignments.is_answered(assignment):
+                self._note(assignment.release_id, assignment.session_id, "unknown")
+                continue
+            await self._publish(assignment, "lost", 1.0)
+            count += 1
         return count
+
+    async def record_answered(self) -> None:
+        """Records the sessions that ``note_answered`` noted. Raises BusError; the rest is tried again."""
+        while self._answered:
+            await self._assignments.mark_answered(*self._answered[0])
+            del self._answered[0]
+
+    # Time. Stamps of assignments are wall-clock times, which may jump.
+
+    def _meet(self, assignment: Assignment) -> tuple[float, float]:
+        """Returns when this process met the session and its age then, and stores both the first time."""
+        key = (assignment.release_id, assignment.session_id)
+        known = self._begun.get(key)
+        if known is None:
+            age = self._clock.now() - read_time(assignment.assigned_at)
+            known = (self._clock.monotonic(), max(0.0, age.total_seconds()))
+            self._begun[key] = known
+        return known
+
+    def _assigned_at(self, assignment: Assignment) -> datetime:
+        """Returns the time of the assignment by the wall clock as it is now. It differs from the stamp only
+        if the clock was set meanwhile; else a session would seem an hour older or younger than it is."""
+        stamp = read_time(assignment.assigned_at)
+        since, age = self._meet(assignment)
+        measured = self._clock.now() - timedelta(seconds=self._clock.monotonic() - since + age)
+        return measured if abs(measured - stamp) > CLOCK_TOLERANCE else stamp
+
+    def _assigned_at_earliest(self, assignment: Assignment) -> datetime:
+        """Returns the earlier of stamp and ``_assigned_at``. An answer to the session may have been stamped
+        before or after the clock was set, so only one that is older than both was made before it."""
+        return min(read_time(assignment.assigned_at), self._assigned_at(assignment))
 
     async def load_sessions(self) -> None:
         """Loads the sessions that another process (or this one, before a restart) assigned."""
@@ -282,6 +335,7 @@ class OutcomePublisher:
                 if self._release and (loaded_for != self._release or now - loaded_at > self._lost_after):
                     await self.load_sessions()
                     loaded_for, loaded_at = self._release, now
+                await self.record_answered()
                 await self.sweep()
             except (BusError, nats.errors.Error) as error:
                 _log.warning("sweep postponed", reason=type(error).__name__)
@@ -321,14 +375,14 @@ class OutcomePublisher:
 
     def _note_message(self, data: bytes) -> None:
         try:
-            document = json.loads(data)
-            release, session = str(document["release_id"]), str(document["session_id"])
-            self._note(release, session, str(document["kind"]))
-            if document["kind"] == "feedback":
-                at = datetime.fromisoformat(document["timestamp"])
-                self._votes.note(release, session, at, float(document["value"]))
-        except (ValueError, KeyError, TypeError):
+            outcome = decode(data, SessionOutcome)
+        except ContractError:
             return
+        if outcome.release_id is None or not provenance.is_signed(outcome, self._signing_key):
+            return
+        self._note(outcome.release_id, outcome.session_id, outcome.kind)
+        if outcome.kind == "feedback":
+            self._votes.note(outcome.release_id, outcome.session_id, outcome.timestamp, outcome.value)
 
     def _note(self, release_id: str, session_id: str, kind: str) -> None:
         self._known(release_id).add((session_id, kind))

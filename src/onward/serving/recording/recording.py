@@ -14,14 +14,14 @@ import json
 import os
 import sqlite3
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from onward.bus import Bus
-from onward.bus.outbox import Outbox
+from onward.bus.outbox import Outbox, Outgoing
 from onward.capture import claim_check
 from onward.capture.collecting.quarantine import Quarantine
 from onward.capture.conversations import turns
@@ -30,7 +30,7 @@ from onward.capture.recorder.core import HEADERS
 from onward.capture.recorder.preparation import Preparer
 from onward.capture.retrying import reason_of, with_one_retry
 from onward.clock import Clock
-from onward.contracts import Feedback, encode, subjects, validate
+from onward.contracts import Feedback, encode, sha256_hex, subjects, validate
 from onward.errors import BusError, ConflictError, OutboxFullError
 from onward.redaction import Redactor
 from onward.telemetry.crashpoints import crashpoint
@@ -95,14 +95,35 @@ class Journal:
             raise BusError(f"{self._path} is not readable ({error}): move it away and restart.") from None
         return [json.loads(row[0]) for row in rows]
 
+    def get(self, trajectory_id: str) -> dict[str, Any] | None:
+        """Returns one document, or None. Raises BusError if the file cannot be read."""
+        try:
+            with self._lock:
+                row = self._file.execute(
+                    "SELECT document FROM open WHERE trajectory_id = ?", (trajectory_id,)
+                ).fetchone()
+        except sqlite3.Error as error:
+            raise BusError(f"{self._path} is not readable ({error}): move it away and restart.") from None
+        return None if row is None else json.loads(row[0])
+
     def close(self) -> None:
         with self._lock:
             self._file.close()
 
 
 Document = dict[str, Any]
-OUTBOX = "gateway.db"
-JOURNAL = "gateway-open.db"
+RESTART = "restart"
+"""``metadata.capture.closed`` of a task as the journal holds it."""
+
+
+def outbox_of(name: str) -> str:
+    """Returns the file name of the outbox in the place ``name`` (``serving.place``)."""
+    return f"{name}.db"
+
+
+def journal_of(name: str) -> str:
+    """Returns the file name of the journal in the place ``name``."""
+    return f"{name}-open.db"
 
 
 @dataclass
@@ -126,6 +147,7 @@ class Recording:
     def __init__(
         self,
         folder: Path,
+        name: str = "gateway",
         *,
         clock: Clock,
         quarantine: Quarantine,
@@ -134,33 +156,60 @@ class Recording:
         on_error: Callable[[str, Exception], None],
         on_held: Callable[[str], None],
     ) -> None:
-        """``on_error`` receives a step and its exception, ``on_held`` a reason for quarantine; in any thread.
-        Raises BusError for a file that cannot be used."""
+        """``name``: the place of this process, whose files no other one uses. ``on_error`` receives a step
+        and its exception, ``on_held`` a reason for quarantine; in any thread. Raises BusError for a file
+        that cannot be used."""
+        self._folder = folder
         self._clock, self._opt_out = clock, opt_out
         self._on_error, self._on_held = on_error, on_held
         self._quarantine, self._redactor = quarantine, redactor
         self._preparer = Preparer(redactor, has_store=True)
-        self._outbox = Outbox(folder / OUTBOX)
+        self._outbox = Outbox(folder / outbox_of(name))
         self._outbox.retry_refused()
-        self._journal = Journal(folder / JOURNAL)
+        self._journal = Journal(folder / journal_of(name))
         self._unkept: dict[str, Mapping[str, Any]] = {}
         """Redacted documents that the journal could not store so far."""
         self._gone: set[str] = set()
         """Ids that are recorded, and stay in the journal until it can be written."""
+        self._redacted: dict[str, Any] = {}
+        """Trajectory id → content of which the journal holds the redacted form."""
 
     def left_open(self) -> list[Document]:
         """Returns the tasks that an earlier gateway had open when it was killed."""
         return self._journal.read()
 
+    def adopt(self, name: str) -> int:
+        """Takes over what a dead gateway left in the place ``name``; the caller holds that place. Returns the
+        number of tasks and messages. Raises OutboxFullError or BusError; the rest is then still there.
+
+        A crash in between repeats some of it: its ids are the same.
+        """
+        count = 0
+        journal, outbox = Journal(self._folder / journal_of(name)), Outbox(self._folder / outbox_of(name))
+        try:
+            outbox.retry_refused()
+            while batch := outbox.next_batch():
+                for message in batch:
+                    self._put(message.subject, message.body, message.msg_id, message.headers)
+                crashpoint("capture.adopted")
+                outbox.remove([message.seq for message in batch])
+                count += len(batch)
+            left = {document["trajectory_id"]: document for document in journal.read()}
+            unknown = [one for name, one in left.items() if not outbox.has_accepted(name)]
+            waiting = {one["trajectory_id"] for one in self._record_all(unknown)}
+            journal.write({}, taken := left.keys() - waiting)
+        finally:
+            outbox.close()
+            journal.close()
+        return count + len(taken)
+
     def write(self, work: Work) -> Work:
         """Writes ``work``; blocks for some fsyncs. Returns what could not be written; the rest is durable."""
         later = Work()
         later.feedback = [feedback for feedback in work.feedback if not self._put_feedback(feedback)]
-        for document in work.trajectories:
-            if self._record(document):
-                self._gone.add(document["trajectory_id"])
-            else:
-                later.trajectories.append(document)
+        later.trajectories = self._record_all(work.trajectories)
+        waiting = {document["trajectory_id"] for document in later.trajectories}
+        self._gone |= {document["trajectory_id"] for document in work.trajectories} - waiting
         if work.trajectories:
             crashpoint("capture.recorded")
         self._keep([*later.trajectories, *work.open])
@@ -181,24 +230,64 @@ class Recording:
         self._outbox.close()
         self._journal.close()
 
-    def _record(self, document: Document) -> bool:
-        """Puts a trajectory into the outbox, else the quarantine; discards none. False: not possible now."""
+    def _record_all(self, documents: Sequence[Document]) -> list[Document]:
+        """Puts trajectories into the outbox with one fsync, else each by itself, or into the quarantine;
+        discards none. Returns those for which nothing is possible now."""
+        later: list[Document] = []
+        ready: list[tuple[Document, bytes]] = []
+        for document in documents:
+            try:
+                if not self._opt_out.matches_document(document):
+                    ready.append((document, self._prepare(document)))
+            except Exception as error:
+                self._on_error("record", error)
+                if not self._hold(document, error):
+                    later.append(document)
         try:
-            if self._opt_out.matches_document(document):
-                return True
-            plain = turns.plain(document)
-            data = with_one_retry(lambda: self._preparer.prepare(plain))
-        except Exception as error:
-            self._on_error("record", error)
-            return self._hold(document, error)
+            self._outbox.put_all(
+                [
+                    Outgoing(subjects.TRAJECTORY, data, document["trajectory_id"], HEADERS)
+                    for document, data in ready
+                ]
+            )
+        except Exception:  # one of them: the others must not wait for it
+            later += [document for document, data in ready if not self._put_trajectory(document, data)]
+        return later
+
+    def _prepare(self, document: Document) -> bytes:
+        """Returns the message of a trajectory. What the journal holds of it is redacted already."""
+        before = self._redacted.get(document["trajectory_id"])
+        if before is not None and before == _content(document):
+            with suppress(BusError):
+                kept = self._journal.get(document["trajectory_id"])
+                if kept is not None:
+                    ours = {name: document["metadata"][name] for name in _OURS & document["metadata"].keys()}
+                    kept["metadata"] |= turns.plain(ours)
+                    return self._preparer.encode(kept)
+        plain = turns.plain(document)
+        return with_one_retry(lambda: self._preparer.prepare(plain))
+
+    def _put_trajectory(self, document: Document, data: bytes) -> bool:
         try:
-            self._outbox.put(subjects.TRAJECTORY, data, msg_id=document["trajectory_id"], headers=HEADERS)
-        except ConflictError:
-            pass  # put by an earlier gateway that was killed before it updated the journal
+            # From the journal: what the outbox has under this id is the same task when it ended, or this.
+            is_older = document["metadata"].get("capture", {}).get("closed") == RESTART
+            self._put(subjects.TRAJECTORY, data, document["trajectory_id"], HEADERS, or_earlier=is_older)
         except Exception as error:
             self._on_error("outbox", error)
             return False
         return True
+
+    def _put(
+        self, subject: str, data: bytes, msg_id: str, headers: Mapping[str, str], *, or_earlier: bool = False
+    ) -> None:
+        """Puts a message into the outbox. Another body under the same id goes under an id of its own, and the
+        collector decides by content which of both counts; with ``or_earlier``, the earlier one stays."""
+        try:
+            self._outbox.put(subject, data, msg_id=msg_id, headers=headers)
+        except ConflictError:
+            if not or_earlier:
+                own_id = f"{msg_id}.{sha256_hex(data)[:16]}"
+                self._outbox.put(subject, data, msg_id=own_id, headers=headers)
 
     def _hold(self, document: Document, error: Exception) -> bool:
         """Quarantines a document. Only the error's class is stored: its text may repeat the document."""
@@ -233,20 +322,35 @@ class Recording:
 
     def _keep(self, documents: Iterable[Document]) -> None:
         """Writes open tasks to the journal and deletes recorded ones. A failed write is retried."""
+        contents: dict[str, Any] = {}
         for document in documents:
             try:
                 if self._opt_out.matches_document(document):
                     continue
                 redacted = self._redactor.trajectory(turns.plain(document))
                 self._unkept[document["trajectory_id"]] = redacted.document
+                contents[document["trajectory_id"]] = _content(document)
             except Exception as error:
                 self._on_error("journal", error)
         for name in self._gone:
             self._unkept.pop(name, None)
+            self._redacted.pop(name, None)
         try:
             if self.has_unwritten:
                 self._journal.write(self._unkept, self._gone)
         except Exception as error:
             self._on_error("journal", error)
             return
+        self._redacted |= {name: contents[name] for name in contents.keys() & self._unkept.keys()}
         self._unkept, self._gone = {}, set()
+
+
+_OURS = frozenset(("capture", "outcome"))
+"""Parts of the metadata that a close changes: words and numbers of Onward's own, without any user's text."""
+
+
+def _content(document: Document) -> Any:
+    """Returns what differs between two versions of one task: an exchange never changes, only its results."""
+    rest = {name: value for name, value in document["metadata"].items() if name not in _OURS}
+    turns_of = document["turns"]
+    return document["end_timestamp"], rest, [(turn["timestamp"], turn["result"]) for turn in turns_of]

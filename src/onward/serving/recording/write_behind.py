@@ -65,12 +65,24 @@ class WriteBehind:
         while await asyncio.shield(asyncio.ensure_future(self._write_some())):
             pass
 
-    async def deliver(self, bus: Bus) -> None:
-        """Publishes the outbox until cancelled."""
-        while True:
+    async def adopt(self, name: str) -> None:
+        """Takes over what a dead gateway left in the place ``name``; see ``Recording.adopt``."""
+        async with self._writing:
+            if self._files is None:
+                return
             try:
-                assert self._files is not None
-                await self._files.deliver(bus)
+                count = await asyncio.to_thread(self._files.adopt, name)
+            except Exception as error:
+                _log.error("not taken over now, and tried again", place=name, reason=_named(error))
+                return
+        if count:
+            _log.warning("what a dead gateway left is taken over", place=name, count=count)
+
+    async def deliver(self, bus: Bus) -> None:
+        """Publishes the outbox until cancelled, or until ``stop`` has closed the files."""
+        while (files := self._files) is not None:
+            try:
+                await files.deliver(bus)
             except Exception as error:
                 _log.warning("the outbox waits", reason=_named(error))
             await self._clock.sleep(_RETRY_SECONDS)

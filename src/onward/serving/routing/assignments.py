@@ -63,6 +63,26 @@ class Assignments:
                 found.append(entry.document)
         return found
 
+    async def is_answered(self, assignment: Assignment) -> bool:
+        """Returns whether any gateway noted an answer for this session. Raises BusError."""
+        stored, _ = await self._read(assignment.session_id)
+        return stored is not None and stored.release_id == assignment.release_id and stored.answered
+
+    async def mark_answered(self, session_id: str, release_id: str) -> None:
+        """Records for every gateway that a task of this session ended with an answer. Raises BusError."""
+        while True:
+            stored, revision = await self._read(session_id)
+            if stored is None or stored.release_id != release_id or stored.answered:
+                return
+            marked = stored.model_copy(update={"answered": True})
+            try:
+                await self._bucket.update(
+                    session_key(session_id), marked.dump(), revision, deadline=BUS_SECONDS
+                )
+                return
+            except ConflictError:
+                continue  # another gateway wrote at the same time
+
     async def _read(self, session_id: str) -> tuple[Assignment | None, int]:
         if not self._bus.is_connected:
             raise BusError("NATS is away: the session cannot be assigned.")

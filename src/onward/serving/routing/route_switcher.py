@@ -63,7 +63,10 @@ class RouteSwitcher:
         self._seen_revision = 0
         self._error: str | None = None
         self._alerted: tuple[int, str] | None = None
+        self._alerting: set[asyncio.Task[None]] = set()
         self._confirmed = clock.monotonic()
+        self._unsaved: Routes | None = None
+        """Routes that serve and could not be written to the file."""
 
     @property
     def ready(self) -> bool | str:
@@ -139,7 +142,9 @@ class RouteSwitcher:
     async def _apply(self, wanted: Routes) -> None:
         try:
             await self._load(wanted)
-        except OnwardError as error:
+        except (OnwardError, OSError) as error:
+            if isinstance(error, OSError):  # a full disk: tried again until there is room
+                error = EngineError(f"The adapter cannot be stored on this machine ({error.strerror}).")
             self._fail(wanted.revision, error)
             await self.report()
             return
@@ -205,13 +210,20 @@ class RouteSwitcher:
         alert = self._alerts.raise_(
             kind, self._error, "critical", revision=revision, gateway=self._gateway_id
         )
-        task = asyncio.create_task(alert)
-        task.add_done_callback(lambda _: None)
+        task = asyncio.create_task(alert)  # an error is logged there
+        self._alerting.add(task)
+        task.add_done_callback(self._alerting.discard)
 
     # The file for a start without the bus.
 
     def _save(self, routes: Routes) -> None:
-        write_whole(self._file, desired_of(routes).dump())
+        """Writes the file, or leaves it for a later try: routes are served also on a full disk."""
+        try:
+            write_whole(self._file, desired_of(routes).dump())
+            self._unsaved = None
+        except OSError as error:
+            self._unsaved = routes
+            _log.warning("routes not saved for a start without the bus", reason=error.strerror)
 
     async def _restore(self) -> None:
         """Restores the last verified state: its current arm alone, as no release is watched meanwhile."""
@@ -271,4 +283,6 @@ class RouteSwitcher:
     async def _report_regularly(self) -> None:
         while True:
             await self._clock.sleep(REPORT_SECONDS)
+            if self._unsaved is not None:
+                self._save(self._unsaved)
             await self.report()

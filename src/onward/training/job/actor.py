@@ -79,7 +79,8 @@ class Actor:
 
     @property
     def _sampler(self) -> Sampler:
-        assert self._held is not None, "a closed actor plays no more"
+        if self._held is None:
+            raise RuntimeError("a closed actor plays no more")
         return self._held
 
     async def act(self, conversations: Sequence[Conversation]) -> list[Action]:

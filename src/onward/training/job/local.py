@@ -24,9 +24,10 @@ from onward.envs.policies import reference_policy
 from onward.envs.rollouts import rollouts
 from onward.envs.sources import open_source
 from onward.errors import ConfigError, NotFoundError, TrainingError
-from onward.files import make_folder
+from onward.files import keep_private, narrow_tree
 from onward.training import checkpoints
 from onward.training.data import dataset, files
+from onward.training.job.worker import PASSED
 from onward.training.spec import environment_plan as plan
 from onward.training.spec import numbers, recipes, request
 from onward.training.spec.algorithms import ALGORITHMS, refuse_idle
@@ -110,13 +111,14 @@ def prepare(wanted: RunOptions) -> PreparedRun:
 
 
 def write(prepared: PreparedRun, wanted: RunOptions) -> None:
-    """Makes the run folder, the spec last. Raises ConfigError if it is in use or cannot be made."""
+    """Makes the run folder, the spec last. It holds conversations, so it is for its owner alone. Raises
+    ConfigError if it is in use or cannot be made."""
     out = wanted.out
     if (out / SPEC).exists():
         raise ConfigError(
             f"{out} holds a run already: go on with --resume --out {out}, or give another folder."
         )
-    make_folder(out)
+    keep_private(out)
     if prepared.tiny_from is not None:
         tiny_base.build(out / "base", prepared.tiny_from, prepared.spec.seed)
     if prepared.lines is not None:
@@ -124,7 +126,8 @@ def write(prepared: PreparedRun, wanted: RunOptions) -> None:
         (out / dataset.FILE).write_text(body, encoding="utf-8")
     if wanted.start is not None:
         shutil.rmtree(out / "adapter", ignore_errors=True)
-        shutil.copytree(_checkpoint(wanted.start), out / "adapter")
+        shutil.copytree(_checkpoint(wanted.start), out / "adapter", copy_function=shutil.copyfile)
+        narrow_tree(out / "adapter")
     (out / SPEC).write_text(prepared.spec.model_dump_json(indent=1), encoding="utf-8")
 
 
@@ -154,6 +157,7 @@ async def run(out: Path, spec: JobSpec, on_event: Callable[[Event], None]) -> Ev
         log=out / LOG,
         group=True,
         environment={"OMP_NUM_THREADS": str(spec.thread_count)},
+        passed=PASSED,
     )
     loop = asyncio.get_running_loop()
     asked = 0
@@ -211,7 +215,7 @@ def demonstrations(environment: Environment | None, place: str, count: int) -> l
 
 async def reachable(place: str, dialect: str | None) -> dict[str, Any]:
     """Returns an environment server's self-description. Raises OnwardError when it cannot be reached."""
-    key = os.environ.get("ONWARD_ENVIRONMENT_KEY")
+    key = os.environ.get(plan.KEY_VARIABLE)
     async with open_source(place, dialect=dialect, key=key) as source:
         return {"name": source.name, "horizon": source.horizon, "panel_hash": source.panel_hash}
 

@@ -21,10 +21,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onward.errors import OnwardError, TrainingError
-from onward.processes import die_with_parent
+from onward.files import is_disk_failure
+from onward.processes import CALLING, COMPUTING, die_with_parent
 from onward.training import checkpoints
 from onward.training.data import admission, conversations, dataset
 from onward.training.job.state import StateFolder
+from onward.training.spec.environment_plan import KEY_VARIABLE
 from onward.training.spec.request import JobSpec
 
 if TYPE_CHECKING:
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
 
 STOPPED = 3
 """Exit code after a requested stop."""
+PASSED = (*COMPUTING, *CALLING, KEY_VARIABLE)
+"""Variables of the parent that a job needs, beside those of every child."""
 
 
 class StopError(Exception):
@@ -82,6 +86,11 @@ def main(folder: Path) -> int:
         return 1
     except OnwardError as error:
         emit("failed", code="DATA", message=str(error))
+        return 1
+    except Exception as error:
+        if not is_disk_failure(error, folder):
+            raise
+        emit("failed", code="INFRA", message=f"The job's folder cannot be used ({type(error).__name__}).")
         return 1
     return 0
 
@@ -198,7 +207,7 @@ class _Run:
             return self._save(method, saved, always=told["step"] == plan.steps)
 
         async def learn() -> dict[str, Any]:
-            key = os.environ.get("ONWARD_ENVIRONMENT_KEY")
+            key = os.environ.get(KEY_VARIABLE)
             async with open_source(plan.place, dialect=plan.dialect, key=key) as source:
                 on_policy = OnPolicy(
                     method, source, self.spec, course=course, emit=emit, save=save, stop=self.stop

@@ -54,7 +54,11 @@ class JobRecord(Record):
     request_sha256: str
     attempt: int = 0
     handed_back: int = 0
-    """Attempts that ended by a clean stop of the trainer; they do not count as failed."""
+    """Attempts that ended by a clean stop of the trainer, or because bus, store or disk was away; they do not
+    count as failed."""
+    killed: int = 0
+    """Attempts whose process was killed from outside, or whose trainer vanished. They do not count as failed,
+    but have a limit of their own: the job may be the cause (memory)."""
     owner: str | None = None
     start_digest: str | None = None
     dataset_sha256: str | None = None
@@ -69,6 +73,11 @@ class JobRecord(Record):
     created_at: str
     updated_at: str
     progress: dict[str, Any] = Field(default_factory=dict)
+
+    @property
+    def failed_attempts(self) -> int:
+        """Attempts that ended by the job's own fault; the running one counts."""
+        return self.attempt - self.handed_back - self.killed
 
     @property
     def priority(self) -> int:

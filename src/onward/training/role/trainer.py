@@ -12,7 +12,7 @@ import contextlib
 import os
 import signal
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import structlog
 
@@ -24,13 +24,23 @@ from onward.clock import utc_text
 from onward.context import Context
 from onward.contracts import TrainingRequest, TrainingStatus, decode, encode, subjects
 from onward.contracts.codec import validate
-from onward.errors import BusError, ConflictError, ContractError, OnwardError, TrainingError
-from onward.files import locked
-from onward.ids import new_id
+from onward.errors import (
+    BusError,
+    ConflictError,
+    ContractError,
+    ObjectError,
+    OnwardError,
+    TrainingError,
+    WarehouseError,
+)
+from onward.files import is_disk_failure, locked
+from onward.ids import local_id, new_id
+from onward.retry import Backoff
 from onward.roles import ready, together
 from onward.telemetry.crashpoints import crashpoint
 from onward.training import checkpoints
 from onward.training.data import frozen
+from onward.training.job.worker import PASSED, STOPPED
 from onward.training.role.job_table import TERMINAL, JobError, JobLease, JobRecord, JobTable
 from onward.training.spec import differences, recipes, request
 
@@ -38,8 +48,18 @@ log = structlog.get_logger(__name__)
 
 IDLE_SECONDS = 0.5
 PROGRESS_SECONDS = 2.0
-AGAIN_SECONDS = 5.0
-"""Pause between two attempts after a store was unavailable."""
+AGAIN_SECONDS = 5.0, 60.0
+"""Shortest and longest pause before the next attempt after an interruption from outside; it doubles."""
+MOST_KILLED = 10
+"""Attempts that may be killed before the job fails: a job that needs too much memory is killed each time."""
+ALERT_AT, ALERT_EVERY = 3, 60
+"""Interruptions in a row after which an alert is raised, and after how many more it is repeated."""
+KILLS = frozenset(signal.Signals) - {
+    signal.SIGSEGV, signal.SIGABRT, signal.SIGILL, signal.SIGFPE, signal.SIGTRAP, signal.SIGSYS,
+}  # fmt: skip
+"""Signals that end a process from outside; the others are its own crashes."""
+Cause = Literal["failed", "killed", "outage"]
+"""Reason why an attempt ended without a result. Only the first counts towards ``training.max_attempts``."""
 
 
 class Trainer:
@@ -48,9 +68,12 @@ class Trainer:
     def __init__(self, ctx: Context) -> None:
         self.ctx = ctx
         self.table = JobTable(ctx.bus.bucket("rl_jobs"), ctx.clock)
-        self.node = _node_id(ctx.settings.run_dir)
+        self.node = local_id(ctx.settings.run_dir / "node")
         self.owner = f"{self.node}:{new_id()}"
         self._seen: dict[str, tuple[int, float]] = {}
+        self._interruptions = 0
+        """Interruptions from outside since the last attempt that ended by itself."""
+        self._pause = Backoff(*AGAIN_SECONDS)
 
     async def handle_requests(self, messages: list[Message]) -> list[Ack | DeadLetter]:
         """Records each request once; dead-letters a request that cannot be recorded, with a reason."""
@@ -58,6 +81,7 @@ class Trainer:
         for message in messages:
             try:
                 asked = decode(message.data, TrainingRequest)
+                request.refuse_operators_rights(asked)
                 record, created = await self.table.register(asked)
             except ContractError as error:
                 dispositions.append(DeadLetter(error.reason, str(error)))
@@ -116,21 +140,38 @@ class Trainer:
             since = now
         if now - since < (self._term if grace is None else grace):
             return
+        abandoned = record.owner == self.owner  # by this process, while NATS was away
+        why = JobError(code="INFRA", message="The worker died and the job was given up.")
         with contextlib.suppress(ConflictError):
-            await self._again(
-                record, revision, JobError(code="INFRA", message="The worker died and the job was given up.")
-            )
+            await self._again(record, revision, why, "outage" if abandoned else "killed")
 
-    async def _again(self, record: JobRecord, revision: int, why: JobError) -> None:
+    async def _again(self, record: JobRecord, revision: int, why: JobError, cause: Cause) -> None:
         """Returns the job to the queue for the next attempt, or fails it after the last allowed one."""
-        attempts = record.attempt - record.handed_back
-        if attempts >= self.ctx.settings.training.max_attempts:
-            message = f"{why.message} This was attempt {attempts} of {attempts}."
+        counts = {"killed": record.killed + (cause == "killed")}
+        counts["handed_back"] = record.handed_back + (cause == "outage")
+        attempts, most = record.failed_attempts, self.ctx.settings.training.max_attempts
+        if cause == "killed":
+            attempts, most = counts["killed"], MOST_KILLED
+        if cause != "outage" and attempts >= most:
+            message = f"{why.message} This was attempt {attempts} of {most}."
             error = JobError(code=why.code, message=message)
-            await self._finish(record, revision, "failed", error=error)
+            await self._finish(record, revision, "failed", error=error, **counts)
             return
-        await self.table.move(record, revision, "queued", owner=None)
+        await self.table.move(record, revision, "queued", owner=None, **counts)
         log.warning("job queued again", job_id=record.job_id, attempt=record.attempt, reason=why.message)
+
+    async def _wait_after_interruption(self, record: JobRecord, why: JobError) -> None:
+        """Waits before the next attempt, longer each time, and raises an alert if it goes on."""
+        self._interruptions += 1
+        if self._interruptions == ALERT_AT or self._interruptions % ALERT_EVERY == 0:
+            await self.ctx.alerts.raise_(
+                "training_interrupted",
+                f"Training job {record.job_id} was interrupted {self._interruptions} times in a row from "
+                f"outside, and waits in the queue: {why.message}",
+                job_id=record.job_id,
+                code=why.code,
+            )
+        await self.ctx.clock.sleep(self._pause.next())
 
     async def _run(self, lease: JobLease) -> None:
         """Runs one attempt, from freezing the data to the commit."""
@@ -156,29 +197,36 @@ class Trainer:
 
     async def _conclude(self, lease: JobLease, work: asyncio.Task[tuple[checkpoints.Commit, Any]]) -> None:
         """Records the end of an attempt. Raises ConflictError when the job has another owner by now."""
+        record, revision = lease.record, lease.revision
         try:
             commit, done = work.result()
-        except _ChildDiedError as error:
-            await self._again(lease.record, lease.revision, JobError.from_error(error))
-        except TrainingError as error:
-            await self._finish(lease.record, lease.revision, "failed", error=JobError.from_error(error))
         except ConflictError:
             raise
-        except OnwardError as error:  # a store is away or has wrong content: the next attempt may succeed
-            await self._again(lease.record, lease.revision, JobError(code="INFRA", message=str(error)))
-            await self.ctx.clock.sleep(AGAIN_SECONDS)
+        except (OnwardError, OSError) as error:
+            cause, why = _cause_of(error, self.ctx.settings.data_dir), _as_job_error(error)
+            if cause is None:
+                await self._finish(record, revision, "failed", error=why)
+            else:
+                await self._again(record, revision, why, cause)
+            if cause in ("killed", "outage"):
+                await self._wait_after_interruption(record, why)
+                return
         else:
             await self._complete(lease, commit, done)
+        self._interruptions = 0
+        self._pause.reset()
 
     async def _hand_back(self, lease: JobLease, *tasks: asyncio.Task[Any]) -> None:
         """Returns the job to the queue on a clean stop, so that a restart need not wait for the lease."""
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        with contextlib.suppress(Exception):
+        try:
             if lease.record.state == "running":
                 back = lease.record.handed_back + 1
                 await self.table.move(lease.record, lease.revision, "queued", owner=None, handed_back=back)
+        except OnwardError as error:
+            log.warning("a job was not handed back: its lease must expire", cause=str(error))
 
     async def _renew(self, lease: JobLease) -> None:
         """Renews the lease; returns when it is lost, or expired without NATS: the work must end then."""
@@ -239,6 +287,7 @@ class Trainer:
             str(folder),
             group=True,
             environment={"OMP_NUM_THREADS": str(threads)},
+            passed=PASSED,
             log=self.ctx.settings.data_dir / "logs" / f"job-{lease.record.job_id}.log",
         )
         result: dict[str, Any] | None = None
@@ -257,7 +306,8 @@ class Trainer:
         finally:
             await children.end(child)
         if result is None:
-            raise _ChildDiedError(
+            kind = _ChildKilledError if code == STOPPED or -code in KILLS else _ChildDiedError
+            raise kind(
                 "OOM" if code == -signal.SIGKILL else "UNKNOWN",
                 f"The training process ended with code {code} and no result: "
                 f"see logs/job-{lease.record.job_id}.log.",
@@ -368,6 +418,31 @@ class _ChildDiedError(TrainingError):
     """The job child ended without a result; the next attempt continues from its last state."""
 
 
+class _ChildKilledError(_ChildDiedError):
+    """The job child was ended from outside: by a signal, or for lack of memory."""
+
+
+def _cause_of(error: OnwardError | OSError, folder: Path) -> Cause | None:
+    """Returns why an attempt ended; None if no further attempt could succeed."""
+    if isinstance(error, _ChildKilledError):
+        return "killed"
+    if isinstance(error, BusError | ObjectError | WarehouseError):
+        return "outage"
+    if isinstance(error, OSError):
+        return "outage" if is_disk_failure(error, folder) else "failed"
+    if isinstance(error, TrainingError) and not isinstance(error, _ChildDiedError):
+        return "outage" if error.code == "INFRA" else None
+    return "failed"  # the child crashed, or a store has wrong content: the next attempt may succeed
+
+
+def _as_job_error(error: OnwardError | OSError) -> JobError:
+    if isinstance(error, TrainingError):
+        return JobError.from_error(error)
+    if isinstance(error, OSError):
+        return JobError(code="INFRA", message=f"The job's folder cannot be used ({error.strerror}).")
+    return JobError(code="INFRA", message=str(error))
+
+
 async def run(ctx: Context) -> None:
     """Accepts requests and runs jobs until cancelled. Raises ConfigError beside another trainer."""
     busy = "Another trainer runs on this data folder: stop it, or give this one a folder of its own (--dir)."
@@ -384,11 +459,3 @@ async def run(ctx: Context) -> None:
         )
         with ready(ctx, "trainer"):
             await together(intake, trainer.run_jobs())
-
-
-def _node_id(run_dir: Path) -> str:
-    path = run_dir / "node"
-    if not path.exists():
-        run_dir.mkdir(parents=True, exist_ok=True)
-        path.write_text(new_id())
-    return path.read_text()

@@ -7,17 +7,24 @@ continues plays the same ones. Held-out tasks are never among them.
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from onward.envs.horizon import HorizonSchedule
+from onward.envs.registry import BUILT_IN
 from onward.envs.sources import TaskSource
 from onward.envs.tasks import TaskRef
 from onward.errors import ConfigError, OnwardError, TrainingError
 from onward.training.spec.numbers import PLAYING, Option
 
+KEY_VARIABLE = "ONWARD_ENVIRONMENT_KEY"
+"""Environment variable with the key of an environment server."""
+_PLAIN_ADDRESS = re.compile(r"https?://[A-Za-z0-9.:\[\]_-]+(/[A-Za-z0-9._~/-]*)?")
+"""An address without user, query, fragment, escapes and anything that two parsers could read differently."""
 AGENTGYM_TASKS = 200
 """Tasks taken from a server that does not report how many it has."""
 
@@ -58,6 +65,35 @@ class EnvironmentPlan(BaseModel):
     def schedule(self) -> HorizonSchedule | None:
         """The parsed ``horizon``. Raises ConfigError."""
         return HorizonSchedule.parse(self.horizon) if self.horizon else None
+
+
+def is_listed(place: str, listed: Sequence[str]) -> bool:
+    """Returns whether a message may name ``place``: a built-in name, or one that the operator listed.
+
+    A listed address covers the paths below it. An address with a user, a query or a detour is never covered.
+    """
+    if "://" not in place:
+        return place in BUILT_IN or place in listed
+    wanted = _origin_and_path(place)
+    if wanted is None:
+        return False
+    allowed = [found for entry in listed if (found := _origin_and_path(entry)) is not None]
+    return any(wanted[0] == origin and wanted[1][: len(path)] == path for origin, path in allowed)
+
+
+def _origin_and_path(url: str) -> tuple[tuple[str, str, int], list[str]] | None:
+    """Returns (scheme, host, port) and the segments of the path; None for any other than a plain address."""
+    if _PLAIN_ADDRESS.fullmatch(url) is None:
+        return None
+    try:
+        parts = urlsplit(url)
+        port = parts.port or {"http": 80, "https": 443}[parts.scheme]
+    except ValueError:
+        return None
+    segments = [segment for segment in parts.path.split("/") if segment]
+    if parts.hostname is None or any(segment in (".", "..") for segment in segments):
+        return None
+    return (parts.scheme, parts.hostname.rstrip("."), port), segments
 
 
 def read(given: Mapping[str, Any], *, max_tokens: int) -> EnvironmentPlan:

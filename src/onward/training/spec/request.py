@@ -6,13 +6,14 @@ Pure. An impossible request is refused with one sentence before it costs anythin
 from __future__ import annotations
 
 import os
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field
 
 from onward.config import Settings
 from onward.contracts import TrainingRequest
-from onward.errors import ConfigError, TrainingError
+from onward.envs.registry import BUILT_IN
+from onward.errors import ConfigError, ContractError, TrainingError
 from onward.training.spec import algorithms, differences
 from onward.training.spec import environment_plan as plan
 from onward.training.spec.algorithms import ALGORITHMS
@@ -100,11 +101,36 @@ def check(request: TrainingRequest, settings: Settings) -> None:
         )
     if environment is not None and config.dataset.source == "local":
         refuse_environment(config.algorithm)
+        _refuse_unlisted(environment, settings)
     algorithms.read(config.algorithm, asked, Recipe())
     if asked.get("return_from", "outcome") not in ("outcome", "raw_total"):
         raise TrainingError("DATA", "return_from is neither 'outcome' nor 'raw_total': give one of them.")
     if asked.get("dense_rewards"):
         refuse_dense(config.algorithm, asked.get("return_from", settings.training.return_from))
+
+
+def refuse_operators_rights(request: TrainingRequest) -> None:
+    """Raises ContractError("operator_only") for a message that asks for what no message may decide."""
+    metadata = request.metadata.model_extra if request.metadata is not None else None
+    if (metadata or {}).get("skip_validation"):
+        raise ContractError(
+            "operator_only",
+            "A request cannot skip the validation of its result: leave metadata.skip_validation out.",
+        )
+
+
+def _refuse_unlisted(environment: dict[str, Any], settings: Settings) -> None:
+    """Raises TrainingError("DATA") for an environment that a message may not name: to load it is to run its
+    code, and to open its address is to call it from inside."""
+    places = [environment[name] for name in ("name", "url") if environment.get(name) is not None]
+    if not all(
+        isinstance(place, str) and plan.is_listed(place, settings.training.environments) for place in places
+    ):
+        raise TrainingError(
+            "DATA",
+            "dataset.environment is not one that a request may name here: use a built-in one "
+            f"({', '.join(BUILT_IN)}), or let the operator list it in training.environments.",
+        )
 
 
 def refuse_environment(algorithm: str) -> None:

@@ -1,6 +1,6 @@
 from onward.clock import ManualClock
-from onward.feedback import limits
-from onward.feedback.limits import RateLimit, network_of
+from onward.http import limits
+from onward.http.limits import RateLimit, network_of
 
 
 async def test_as_many_at_once_as_in_a_minute_and_then_one_by_one():

@@ -1,0 +1,397 @@
+"""The gateway under load: requests a second, latency and CPU time per request, with capture on.
+
+An OpenAI-compatible stub is the engine. The gateway runs in a process of its own with a real nats-server, as
+`onward up` does, and each request is a conversation of its own, so each becomes a trajectory. Clients are
+plain sockets, `--clients` of them, each with one request in flight. Where the package `tensorzero` can be
+imported, its embedded gateway answers the same requests from the same stub in the same run.
+
+CPU time per request (user and system time of the process, children excluded) says more than requests a
+second on a machine with other work: the load is printed with the results. "cpu_ms_with_recording" includes
+what is recorded after the last answer.
+
+Learnt here (CPU time per request, at a load of 16 on two cores, which inflates all figures): a call without
+HTTP parsing took 0.48 ms and takes 0.38 (smallest of twelve rounds; FastAPI's own route and two waits cost the
+rest). To record a trajectory took 1.50 ms and takes 0.24: one fsync for a batch instead of one each, and no
+second redaction of what the journal holds redacted. The journal takes 0.42, of which 0.32 is redaction. The
+whole process took 3.5 ms with recording, and 2.0 after it. A thread that redacts may hold the interpreter for
+5 ms at each of the four sends and receives of a call; it hands over after 0.5 ms now (not seen in figures: the
+machine was too busy). By the difference of two runs h11 costs 0.2 ms more than httptools, which has no limit
+on the size of headers. As one process has one interpreter, the next step is to record in a child process.
+
+    python benchmarks/gateway.py [--quick] [--clients 32] [--seconds 10] [--json FILE] [--profile FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import cProfile
+import json
+import os
+import secrets
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+WORDS = "the agent reads the ticket looks up the order and tells the customer when the parcel will arrive "
+PROMPT, ANSWER = (WORDS * 4)[:300], (WORDS * 2)[:160]
+TOKENS = 40
+STUB_ANSWER = {
+    "id": "stub",
+    "object": "chat.completion",
+    "created": 0,
+    "model": "stub",
+    "choices": [{"index": 0, "message": {"role": "assistant", "content": ANSWER}, "finish_reason": "stop"}],
+    "usage": {"prompt_tokens": 80, "completion_tokens": TOKENS, "total_tokens": 80 + TOKENS},
+}
+
+
+# HTTP over plain sockets: the load must cost less than what it measures.
+
+
+class Connection:
+    """One connection that is kept alive. One request at a time."""
+
+    def __init__(self, url: str) -> None:
+        host, _, port = url.removeprefix("http://").partition(":")
+        self._host, self._port = host, int(port)
+        self._reader: asyncio.StreamReader | None = None
+        self._writer: asyncio.StreamWriter | None = None
+
+    async def post(self, path: str, body: bytes, headers: str = "") -> tuple[int, bytes]:
+        if self._writer is None:
+            self._reader, self._writer = await asyncio.open_connection(self._host, self._port)
+        assert self._reader is not None
+        self._writer.write(
+            f"POST {path} HTTP/1.1\r\nhost: {self._host}:{self._port}\r\n{headers}"
+            f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n".encode()
+            + body
+        )
+        head = await self._reader.readuntil(b"\r\n\r\n")
+        length = int(head.lower().partition(b"content-length:")[2].partition(b"\r\n")[0])
+        return int(head[9:12]), await self._reader.readexactly(length)
+
+
+class _Stub(asyncio.Protocol):
+    """Answers every request with the same completion."""
+
+    BODY = json.dumps(STUB_ANSWER).encode()
+    REPLY = (
+        b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(BODY) + BODY
+    )
+
+    def __init__(self) -> None:
+        self._got = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._got += data
+        while b"\r\n\r\n" in self._got:
+            head, _, rest = self._got.partition(b"\r\n\r\n")
+            length = int(head.lower().partition(b"content-length:")[2].partition(b"\r\n")[0] or 0)
+            if len(rest) < length:
+                return
+            self._got = rest[length:]
+            self._transport.write(self.REPLY)  # type: ignore[attr-defined]
+
+
+async def serve_stub() -> None:
+    server = await asyncio.get_running_loop().create_server(_Stub, "127.0.0.1", 0)
+    print(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", flush=True)
+    await server.serve_forever()
+
+
+# The gateway.
+
+
+class StubEngine:
+    """An engine that asks the stub over HTTP, with tokens that are made up."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._free: list[Connection] = []
+        self._ids = list(range(100, 100 + TOKENS))
+        self._logprobs = [-0.125] * TOKENS
+
+    async def generate(self, messages: Any, *, session_id: str, adapter: str | None, **asked: Any) -> Any:
+        from onward.ids import new_id
+        from onward.serving.engines import Generation
+
+        connection = self._free.pop() if self._free else Connection(self._url)
+        body = json.dumps({"model": "stub", "messages": list(messages)}).encode()
+        status, data = await connection.post("/v1/chat/completions", body)
+        assert status == 200
+        self._free.append(connection)
+        answer = json.loads(data)
+        sampling = {
+            "generation_id": new_id(),
+            "continues": None,
+            "prompt_ids": list(range(80)),
+            "token_ids": list(self._ids),
+            "logprobs": list(self._logprobs),
+            "temperature": asked.get("temperature", 1.0),
+            "top_p": asked.get("top_p", 1.0),
+            "finish_reason": "stop",
+            "model_digest": "0" * 64,
+        }
+        return Generation(answer["choices"][0]["message"]["content"], sampling, answer["usage"])
+
+    async def load_adapter(self, digest: str, folder: Path) -> None: ...
+
+    async def unload_adapter(self, digest: str) -> None: ...
+
+    async def adapters(self) -> list[str]:
+        return []
+
+    async def health(self) -> dict[str, Any]:
+        return {"base_digest": "0" * 64, "adapters": [], "running": 0}
+
+
+async def serve_gateway(stub: str, folder: Path, profile: str) -> None:
+    from onward.bus import Bus, NatsServer
+    from onward.clock import SystemClock
+    from onward.config import load
+    from onward.context import Context
+    from onward.serving.http.gateway import SWITCH_SECONDS, Gateway
+    from onward.telemetry import Alerts, Metrics, logs
+    from onward.warehouse import Objects
+
+    logs.setup("warning")
+    sys.setswitchinterval(SWITCH_SECONDS)
+    settings = load(
+        environ={},
+        overrides={
+            "data_dir": str(folder),
+            "http": {"gateway_port": 0},
+            "model": {"base": "tiny"},
+            "capture": {"grace_seconds": GRACE_SECONDS},
+        },
+    )
+    server = NatsServer(folder)
+    await server.start()
+    bus = await Bus.connect(server.url, token=server.token, name="benchmark")
+    await bus.ensure_streams()
+    clock, metrics = SystemClock(), Metrics()
+    ctx = Context(
+        settings=settings,
+        clock=clock,
+        bus=bus,
+        warehouse=None,  # type: ignore[arg-type]
+        objects=Objects.open(settings.objects_at),
+        metrics=metrics,
+        alerts=Alerts(bus, clock, metrics),
+    )
+    gateway = Gateway(ctx, StubEngine(stub))
+    await gateway.start()
+    print(f"{gateway.server.url} {server.pid}", flush=True)
+    started = time.process_time()
+    profiler = cProfile.Profile() if profile else None
+    if profiler is not None:
+        profiler.enable()
+    await asyncio.to_thread(sys.stdin.readline)
+    if profiler is not None:
+        profiler.disable()
+        profiler.dump_stats(profile)
+    await gateway.stop()  # records what is open
+    info = await bus.js.stream_info("RL_TRAJECTORIES")
+    print(info.state.last_seq, time.process_time() - started, flush=True)
+    await bus.close()
+    await server.stop()
+
+
+GRACE_SECONDS = 2.0
+"""A conversation is recorded this long after its answer: within the run, as in a steady state."""
+
+
+# Measuring.
+
+
+def cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+Ask = Callable[[int], Awaitable[None]]
+
+
+async def load_with(ask_with: Callable[[], Ask], clients: int, seconds: float) -> dict[str, Any]:
+    """Runs ``clients`` loops of requests and returns rate and latency."""
+    taken: list[float] = []
+    until = time.monotonic() + seconds
+
+    async def client(number: int) -> None:
+        ask = ask_with()
+        count = 0
+        while time.monotonic() < until:
+            started = time.monotonic()
+            await ask(number * 1_000_000 + count)
+            taken.append(time.monotonic() - started)
+            count += 1
+
+    started = time.monotonic()
+    await asyncio.gather(*(client(number) for number in range(clients)))
+    wall = time.monotonic() - started
+    cuts = statistics.quantiles(taken, n=100)
+    return {
+        "clients": clients,
+        "requests": len(taken),
+        "per_second": len(taken) / wall,
+        "p50_ms": 1e3 * cuts[49],
+        "p90_ms": 1e3 * cuts[89],
+        "p99_ms": 1e3 * cuts[98],
+    }
+
+
+def request_body(number: int) -> dict[str, Any]:
+    text = f"{number} {PROMPT}"
+    return {"model": "onward", "messages": [{"role": "user", "content": text}], "max_tokens": TOKENS}
+
+
+def start(*arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, __file__, *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True)
+
+
+def say(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def measure_gateway(stub: str, counts: list[int], seconds: float, profile: str) -> list[dict[str, Any]]:
+    results = []
+    with tempfile.TemporaryDirectory() as folder:
+        process = start("--serve", stub, "--dir", folder, "--profile", profile)
+        try:
+            url, nats_pid = say(process).split()
+            key = (Path(folder) / "run" / "api.key").read_text().strip()
+
+            def ask_with() -> Ask:
+                connection = Connection(url)
+
+                async def ask(number: int) -> None:
+                    headers = f"authorization: Bearer {key}\r\nonward-session: s{number}-{RUN}\r\n"
+                    body = json.dumps(request_body(number)).encode()
+                    status, data = await connection.post("/v1/chat/completions", body, headers)
+                    assert status == 200, data
+
+                return ask
+
+            asked = 0
+            for clients in counts:
+                asked += asyncio.run(load_with(ask_with, clients, 1.0))["requests"]
+                before = cpu_seconds(process.pid), cpu_seconds(int(nats_pid)), time.process_time()
+                found = asyncio.run(load_with(ask_with, clients, seconds))
+                after = cpu_seconds(process.pid), cpu_seconds(int(nats_pid)), time.process_time()
+                used = [1e3 * (b - a) / found["requests"] for a, b in zip(before, after, strict=True)]
+                names = ("gateway_cpu_ms", "nats_cpu_ms", "client_cpu_ms")
+                results.append({"what": "onward", **found, **dict(zip(names, used, strict=True))})
+                asked += found["requests"]
+            assert process.stdin is not None
+            process.stdin.write("stop\n")
+            process.stdin.flush()
+            published, cpu = say(process).split()
+            process.wait(120)
+            results[-1] |= {"published": int(published), "cpu_ms_with_recording": 1e3 * float(cpu) / asked}
+        finally:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+    return results
+
+
+RUN = secrets.token_hex(4)
+
+TENSORZERO = """
+[models.stub]
+routing = ["stub"]
+[models.stub.providers.stub]
+type = "openai"
+model_name = "stub"
+api_base = "{url}/v1/"
+api_key_location = "none"
+[functions.chat]
+type = "chat"
+[functions.chat.variants.stub]
+type = "chat_completion"
+model = "stub"
+"""
+
+
+async def _tensorzero(config: Path, counts: list[int], seconds: float) -> list[dict[str, Any]]:
+    from tensorzero import AsyncTensorZeroGateway  # type: ignore[import-not-found]
+
+    made = AsyncTensorZeroGateway.build_embedded(config_file=str(config))
+    gateway = await made if asyncio.iscoroutine(made) or hasattr(made, "__await__") else made
+
+    def ask_with() -> Ask:
+        async def ask(number: int) -> None:
+            message = request_body(number)["messages"][0]
+            await gateway.inference(function_name="chat", input={"messages": [message]})
+
+        return ask
+
+    results = []
+    for clients in counts:
+        await load_with(ask_with, clients, 1.0)
+        before = time.process_time()
+        found = await load_with(ask_with, clients, seconds)
+        used = 1e3 * (time.process_time() - before) / found["requests"]
+        results.append({"what": "tensorzero embedded", **found, "client_cpu_ms": used})
+    return results
+
+
+def measure_tensorzero(stub: str, counts: list[int], seconds: float) -> list[dict[str, Any]]:
+    try:
+        import tensorzero  # type: ignore[import-not-found]  # noqa: F401
+    except ImportError:
+        return []
+    with tempfile.TemporaryDirectory() as folder:
+        config = Path(folder) / "tensorzero.toml"
+        config.write_text(TENSORZERO.format(url=stub))
+        return asyncio.run(_tensorzero(config, counts, seconds))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--clients", type=int, nargs="*", default=[1, 32])
+    parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--quick", action="store_true", help="two seconds a case: only to see that it works")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--profile", default="")
+    parser.add_argument("--stub", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--serve", default="", help=argparse.SUPPRESS)
+    parser.add_argument("--dir", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    options.seconds = 2.0 if options.quick else options.seconds
+    if options.stub:
+        asyncio.run(serve_stub())
+        return 0
+    if options.serve:
+        asyncio.run(serve_gateway(options.serve, options.dir, options.profile))
+        return 0
+    stub = start("--stub")
+    try:
+        url = say(stub)
+        results = measure_gateway(url, options.clients, options.seconds, options.profile)
+        results += measure_tensorzero(url, options.clients, options.seconds)
+    finally:
+        stub.kill()
+        stub.wait()
+    load = os.getloadavg()
+    for result in results:
+        print("  ".join(f"{k} {v:.2f}" if isinstance(v, float) else f"{k} {v}" for k, v in result.items()))
+    print(f"load average {load[0]:.1f} of {os.cpu_count()} cores")
+    if options.json:
+        options.json.write_text(json.dumps({"results": results, "load": load[0]}, indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

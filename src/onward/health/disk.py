@@ -1,0 +1,57 @@
+"""Room on the disk of the data folder."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+
+FOLDERS = ("nats", "chdb", "objects", "outbox", "run")
+"""Parts of the data folder that may be mount points of their own."""
+LEAST_ROOM = 64 << 20
+"""Bytes that must be free; on a disk below 1.28 GB it is 5 % of the disk."""
+
+
+@dataclass(frozen=True)
+class Room:
+    """Space of one file system for a process without privileges, in bytes."""
+
+    free: int
+    total: int
+
+    @property
+    def used(self) -> float:
+        """Used share, 0 to 1, as ``df`` prints it."""
+        return 1.0 - self.free / self.total if self.total else 0.0
+
+    @property
+    def is_full(self) -> bool:
+        """True if so little is free that writes fail, or soon will."""
+        return self.free < min(LEAST_ROOM, 0.05 * self.total)
+
+
+def least_room(data_dir: Path) -> Room:
+    """Returns the room of the fullest file system below ``data_dir``. Raises OSError."""
+    found: dict[int, Room] = {}
+    for folder in (data_dir, *(data_dir / name for name in FOLDERS)):
+        try:
+            device, facts = folder.stat().st_dev, os.statvfs(folder)
+        except FileNotFoundError:
+            continue
+        used = (facts.f_blocks - facts.f_bfree) * facts.f_frsize
+        free = facts.f_bavail * facts.f_frsize
+        found[device] = Room(free, used + free)
+    if not found:
+        raise FileNotFoundError(f"{data_dir} does not exist: start the service to create it.")
+    return max(found.values(), key=lambda room: (room.is_full, room.used))
+
+
+def check_writable(folder: Path) -> None:
+    """Writes a small file to ``folder`` and removes it. Raises OSError (no room, a quota, read-only)."""
+    path = folder / f".probe.{secrets.token_hex(4)}.tmp"
+    try:
+        with path.open("xb") as file:
+            file.write(b"onward")
+    finally:
+        path.unlink(missing_ok=True)

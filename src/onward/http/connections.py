@@ -1,0 +1,235 @@
+"""Connections of one port: their time limits, their greatest number, and which one makes room for another.
+
+uvicorn has neither a limit on the time of a header nor one on connections that send none, and asyncio accepts
+connections until the process has no file descriptor left.
+
+Invariants: a connection whose request is being answered is never closed to make room. All ports of a process
+together leave it half of its descriptors, for the bus, the warehouse and the files.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+import resource
+import socket
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import Any
+
+from uvicorn.config import Config
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.server import ServerState
+
+from onward.telemetry import logs
+
+HEADER_SECONDS = 10.0
+"""Time limit for the path and headers of a request, from the connection or from their first byte."""
+KEEP_ALIVE_SECONDS = 60
+"""Time for which an open connection may wait for its next request."""
+READ_SECONDS = 60.0
+"""Time after which a client that takes nothing of its answer is cut off."""
+MAX_INCOMPLETE = 64 << 10
+"""Bytes of a header that has no end yet."""
+_SHARE = 4
+"""The part of the process's descriptors that one port may use is one in this many."""
+_AT_ONCE = 32
+"""Connections accepted in one step of the event loop."""
+_PAUSE_SECONDS = 0.1
+_EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+_log = logs.get("http")
+
+
+def most_connections(configured: int) -> int:
+    """Returns the greatest number of connections to one port: ``configured``, within the port's share of the
+    process's descriptors."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return configured if soft == resource.RLIM_INFINITY else max(8, min(configured, soft // _SHARE))
+
+
+class Connection(H11Protocol):
+    """uvicorn's connection with time limits for headers and for a client that does not read."""
+
+    def __init__(self, config: Config, state: ServerState, on_free: Callable[[], None]) -> None:
+        super().__init__(config, state, {})
+        self._on_free = on_free
+        self._header_timer: asyncio.TimerHandle | None = None
+        self._read_timer: asyncio.TimerHandle | None = None
+        self.since = 0.0
+        """Time of the loop since which it waits for a request, or for the rest of one."""
+
+    @property
+    def sends_header(self) -> bool:
+        return self._header_timer is not None
+
+    @property
+    def is_idle(self) -> bool:
+        """True between two requests, and before the first."""
+        return self.cycle is None or self.cycle.response_complete
+
+    @property
+    def sends_body(self) -> bool:
+        return not self.is_idle and self.cycle.more_body
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._expect_header()
+
+    def data_received(self, data: bytes) -> None:
+        before = self.cycle
+        super().data_received(data)
+        if self.cycle is not before:
+            self._end_header_timer()
+            self.since = self.loop.time()
+        elif self.is_idle and self._header_timer is None and not self.transport.is_closing():
+            self._expect_header()
+
+    def on_response_complete(self) -> None:
+        self.since = self.loop.time()
+        super().on_response_complete()
+        self._on_free()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self._read_timer is None:
+            self._read_timer = self.loop.call_later(READ_SECONDS, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._end_read_timer()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._unset_keepalive_if_required()
+        self._end_header_timer()
+        self._end_read_timer()
+        self._on_free()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answers a request that uvicorn cannot read. Its own answer has no JSON."""
+        self._refuse(400, "This is not a readable HTTP request, or its header has no end: send less.")
+
+    def _expect_header(self) -> None:
+        self.since = self.loop.time()
+        self._header_timer = self.loop.call_later(HEADER_SECONDS, self._header_is_late)
+
+    def _header_is_late(self) -> None:
+        self._header_timer = None
+        if not self.conn.trailing_data[0]:
+            self.transport.close()
+            return
+        self._refuse(408, f"The request's header did not arrive within {HEADER_SECONDS:g} seconds.")
+
+    def _refuse(self, status: int, message: str) -> None:
+        if self.transport.is_closing():
+            return
+        if self.is_idle or not self.cycle.response_started:
+            told = {"error": {"type": "invalid_request_error", "message": message, "param": None}}
+            body = json.dumps(told)
+            head = (
+                f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\nContent-Type: application/json\r\n"
+                f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+            )
+            self.transport.write((head + body).encode())
+        self.transport.close()
+
+    def _end_header_timer(self) -> None:
+        if self._header_timer is not None:
+            self._header_timer.cancel()
+            self._header_timer = None
+
+    def _end_read_timer(self) -> None:
+        if self._read_timer is not None:
+            self._read_timer.cancel()
+            self._read_timer = None
+
+
+class Acceptor:
+    """Accepts connections of ``listener`` up to ``most``. At the limit the one that has waited longest for a
+    header makes room, else one between two requests, else one that sends a body. If all are being answered,
+    new ones wait in the kernel's queue until one of them is done."""
+
+    def __init__(self, listener: socket.socket, config: Config, state: ServerState, most: int) -> None:
+        self._listener, self._config, self._state, self.most = listener, config, state, most
+        self._loop = asyncio.get_running_loop()
+        self._opening: set[asyncio.Task[None]] = set()
+        self._leaving: set[Connection] = set()
+        """Connections that were closed to make room and have not ended yet."""
+        self._listens = self._told = False
+
+    def start(self) -> None:
+        self._resume()
+
+    def stop(self) -> None:
+        """Stops accepting and closes the listener."""
+        self._pause()
+        self._listener.close()
+        for task in self._opening:
+            task.cancel()
+
+    def _resume(self) -> None:
+        if not self._listens and self._listener.fileno() >= 0:
+            self._listens = True
+            self._loop.add_reader(self._listener, self._accept)
+
+    def _pause(self) -> None:
+        if self._listens:
+            self._listens = False
+            self._loop.remove_reader(self._listener)
+
+    def _accept(self) -> None:
+        for _ in range(_AT_ONCE):
+            if not self._has_room():
+                self._pause()  # until a connection ends or its answer is complete
+                return
+            try:
+                accepted, _ = self._listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                if error.errno not in _EXHAUSTED:
+                    raise
+                _log.warning("no file descriptor is left for a connection", reason=error.strerror)
+                self._make_room()
+                self._pause()
+                self._loop.call_later(_PAUSE_SECONDS, self._resume)
+                return
+            accepted.setblocking(False)
+            task = self._loop.create_task(self._open(accepted))
+            self._opening.add(task)
+            task.add_done_callback(self._opening.discard)
+
+    async def _open(self, accepted: socket.socket) -> None:
+        try:
+            await self._loop.connect_accepted_socket(
+                lambda: Connection(self._config, self._state, self._resume), accepted
+            )
+        except OSError:  # the client is gone
+            accepted.close()
+        except BaseException:
+            accepted.close()
+            raise
+
+    def _has_room(self) -> bool:
+        self._leaving = {one for one in self._leaving if one in self._state.connections}
+        count = len(self._state.connections) - len(self._leaving) + len(self._opening)
+        return count < self.most or self._make_room()
+
+    def _make_room(self) -> bool:
+        """Closes one connection that waits; returns whether there was one."""
+        waiting = [
+            (0 if one.sends_header else 1 if one.is_idle else 2, one.since, one)
+            for one in self._state.connections
+            if isinstance(one, Connection) and one not in self._leaving and (one.is_idle or one.sends_body)
+        ]
+        if not waiting:
+            return False
+        if not self._told:
+            self._told = True
+            _log.warning("connections that wait are closed to make room", limit=self.most)
+        _, _, oldest = min(waiting, key=lambda each: each[:2])
+        self._leaving.add(oldest)
+        oldest.transport.abort()
+        return True

@@ -1,0 +1,84 @@
+"""The place of a gateway: no two living gateways have one identity or one file."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from onward.config import Settings
+from onward.errors import ConfigError
+from onward.serving import place as places
+from onward.serving.place import Place
+from onward.serving.recording.recording import outbox_of
+
+
+def settings(folder) -> Settings:
+    return Settings.model_validate({"data_dir": folder})
+
+
+def test_two_gateways_on_one_folder_share_neither_identity_nor_file(tmp_path):
+    one, two = Place.take(settings(tmp_path)), Place.take(settings(tmp_path))
+    assert [one.name, two.name] == ["gateway", "gateway-2"]
+    for what in ("gateway_id", "engine", "routes"):
+        assert getattr(one, what) != getattr(two, what), what
+
+
+def test_a_restarted_gateway_has_the_place_and_the_identity_that_it_had(tmp_path):
+    first = Place.take(settings(tmp_path))
+    name, gateway_id = first.name, first.gateway_id
+    first.release()
+    again = Place.take(settings(tmp_path))
+    assert (again.name, again.gateway_id) == (name, gateway_id)
+
+
+def test_a_copied_folder_and_another_machine_have_identities_of_their_own(tmp_path, monkeypatch):
+    one = Place.take(settings(tmp_path / "one"))
+    ids = {one.gateway_id}
+    shutil.copytree(tmp_path / "one", tmp_path / "two")
+    ids.add(Place.take(settings(tmp_path / "two")).gateway_id)
+    monkeypatch.setattr(socket, "gethostname", lambda: "another")
+    ids.add(one.gateway_id)
+    assert len(ids) == 3
+
+
+def test_only_what_a_dead_gateway_left_is_found(tmp_path):
+    one, two, three = (Place.take(settings(tmp_path)) for _ in range(3))
+    for place in (one, two, three):
+        place.outbox_folder.mkdir(exist_ok=True)
+        (place.outbox_folder / outbox_of(place.name)).touch()
+    assert list(one.left_by_others()) == []
+    two.release()
+    for found in one.left_by_others():
+        assert found.name == "gateway-2"
+        assert list(three.left_by_others()) == [], "while one gateway has it, no other one does"
+        assert Place.take(settings(tmp_path)).name == "gateway-4"
+    assert [found.name for found in three.left_by_others()] == ["gateway-2"]
+
+
+def test_a_killed_process_frees_its_place(tmp_path):
+    code = (
+        "import sys; from onward.config import Settings; from onward.serving.place import Place;"
+        f"place = Place.take(Settings.model_validate({{'data_dir': {str(tmp_path)!r}}}));"
+        "print(place.name, flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdout is not None and child.stdout.readline().strip() == "gateway"
+        second = Place.take(settings(tmp_path))
+        assert second.name == "gateway-2"
+        child.kill()
+        child.wait()
+    assert Place.take(settings(tmp_path)).name == "gateway"
+
+
+def test_one_gateway_too_many_is_refused_with_a_sentence(tmp_path, monkeypatch):
+    monkeypatch.setattr(places, "MOST_PLACES", 2)
+    held = [Place.take(settings(tmp_path)) for _ in range(2)]
+    with pytest.raises(ConfigError, match=r"2 gateways run on .*: give this one a folder of its own"):
+        Place.take(settings(tmp_path))
+    assert len(held) == 2
