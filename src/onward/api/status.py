@@ -78,7 +78,7 @@ async def collect(bus: Bus, warehouse: Warehouse, settings: Settings, clock: Clo
     releases_of = Releases(bus.bucket("rl_releases"), bus.bucket("rl_models"), clock)
     reads.ask("bus", "releases", releases_of.all(), [])
     reads.ask("bus", "serving", read_document(bus, DesiredRoutes))
-    reads.ask("bus", "paused", is_learning_paused(bus), False)
+    reads.ask("bus", "learning", is_learning_paused(bus), False)
     reads.ask("bus", "rescore", read_document(bus, RescoreProgress))
     reads.ask("bus", "opted_out", read_document(bus, OptOutCount))
     reads.ask("bus", "pin", read_document(bus, Pin))
@@ -96,7 +96,7 @@ async def collect(bus: Bus, warehouse: Warehouse, settings: Settings, clock: Clo
     found = await reads.answers(STATUS_SECONDS)
     silent = sorted(reads.silent - {""})
     jobs, releases, serving = found["jobs"], found["releases"], found["serving"]
-    paused = found["paused"]
+    paused, rescore = found["learning"], found["rescore"]
     next_job = {"rewarded": found["rewarded"], "threshold": settings.training.threshold}
     room = found["disk"]
     known = "bus" not in silent
@@ -112,7 +112,7 @@ async def collect(bus: Bus, warehouse: Warehouse, settings: Settings, clock: Clo
         "counts": found["counts"],
         "unscored": found["unscored"],
         "unscored_share": found["unscored_share"],
-        "rescore": None if found["rescore"] is None else to_document(found["rescore"]),
+        "rescore": None if rescore is None else to_document(rescore),
         "held": found["held"],
         "opted_out": (found["opted_out"] or OptOutCount()).count,
         "next_job": next_job,

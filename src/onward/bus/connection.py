@@ -58,11 +58,11 @@ class Bus:
         self._denied: set[str] = set()
         """Subjects, in lower case as the client reports them, that the login may not publish on."""
         self._attempts: set[asyncio.Timeout | None] = set()
+        self.unreadable = UnreadableValues(self)
         self.consuming: set[tuple[str, str]] = set()
         """Stream and durable of each consumer that this process reads now."""
         self.read_before: dict[tuple[str, str, bool], tuple[Any, list[Entry]]] = {}
         """Results of ``Bucket.keys`` and ``entries``, with the version of the bucket that they show."""
-        self.unreadable = UnreadableValues(self)
         self._served: list[tuple[str, Callable[[bytes], Awaitable[bytes]]]] = []
 
     @classmethod
