@@ -145,7 +145,7 @@ async def keep_running(
     for _ in until_cancelled():
         quiet = asyncio.create_task(failures.recover())
         try:
-            await run()
+            await _alone(run)
             honour_cancellation(asked)
             error: BaseException = RuntimeError("it ended by itself")
         except asyncio.CancelledError as cancelled:
@@ -159,6 +159,18 @@ async def keep_running(
         finally:
             quiet.cancel()
         await failures.pause(error)
+
+
+async def _alone(run: Callable[[], Awaitable[None]]) -> None:
+    """Runs one attempt in a task of its own, to which each cancellation is passed on. A TaskGroup that fails
+    leaves a cancellation request in its task, until Python 3.13: it must not look like one of the host."""
+    task = asyncio.ensure_future(run())
+    while not task.done():
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError:
+            task.cancel()
+    task.result()
 
 
 class _Failures:

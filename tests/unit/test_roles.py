@@ -315,6 +315,29 @@ async def test_any_error_of_a_role_that_was_ready_is_contained(error):
     assert service.task.cancelled()
 
 
+async def test_a_failed_loop_beside_others_ends_its_role_alone_and_the_role_starts_again():
+    service, begun = Service(None), []
+    await service.stop()
+
+    async def loop(fails: bool) -> None:
+        await service.clock.sleep(1)
+        if fails:
+            raise KeyError("a defect")
+        await service.clock.sleep(1e9)
+
+    async def role() -> None:
+        begun.append(service.clock.monotonic())
+        await together(loop(False), loop(True))
+
+    task = asyncio.create_task(keep_running(service.ctx, "scorer", role, lambda: True))
+    for _ in range(8):
+        await service.clock.advance(1)
+    assert begun == [0, 2, 5] and not task.done()
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()
+
+
 async def test_a_role_that_fails_while_it_is_stopped_is_not_started_again():
     service = Service(None)
 

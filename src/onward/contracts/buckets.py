@@ -140,11 +140,11 @@ class Traffic(Document):
     paused: Annotated[bool, BeforeValidator(lambda value: value is True)] = Field(
         default=False, description="Paused by true alone; any other value resumes."
     )
-    until: Loose[str | None] = optional("ISO 8601 time with its zone at which traffic resumes by itself.")
+    until: Loose[str | None] = optional("Time in ISO 8601 (UTC without a zone) at which traffic resumes.")
 
     def check(self) -> None:
-        if self.paused and self.until is not None and datetime.fromisoformat(self.until).tzinfo is None:
-            raise ValueError("until needs a zone, like 2026-01-31T12:00:00Z")
+        if self.paused and self.until is not None:
+            read_time(self.until)
 
 
 class Pin(Document):
