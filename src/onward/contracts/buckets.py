@@ -140,7 +140,7 @@ class Traffic(Document):
     paused: Annotated[bool, BeforeValidator(lambda value: value is True)] = Field(
         default=False, description="Paused by true alone; any other value resumes."
     )
-    until: Loose[str | None] = optional("ISO 8601 time with its zone at which traffic resumes by itself.")
+    until: Loose[str | None] = optional("Time in ISO 8601 (UTC without a zone) at which traffic resumes.")
 
     def check(self) -> None:
         if self.paused and self.until is not None:
