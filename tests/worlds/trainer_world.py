@@ -61,13 +61,13 @@ class Bucket:
 
 
 class World:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, **settings: Any) -> None:
         self.clock = ManualClock()
         self.buckets: dict[str, Bucket] = {}
         self.request: Any = None
         self.alerts: list[str] = []
         self.published: dict[str, dict[str, Any]] = {}
-        self.settings = config.load(environ={}, overrides={"data_dir": folder})
+        self.settings = config.load(environ={}, overrides={"data_dir": folder, **settings})
         self.ctx: Any = SimpleNamespace(
             settings=self.settings,
             clock=self.clock,

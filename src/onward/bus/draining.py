@@ -1,8 +1,9 @@
 """Drains an outbox: publishes a few at a time in order, removes after the PubAck, waits for more.
 
 Invariants: a message is removed only after its PubAck, and a batch is removed as one; a crash in between
-publishes it again under the same id. A message that waits for the object store lets others pass. The file is
-used in threads only: it may wait for the disk, and the event loop may have requests to answer.
+publishes it again under the same id. A message that waits for the object store lets others pass, and if the
+connection breaks, so do the at most ``AT_A_TIME`` messages whose PubAcks were awaited. The file is used in
+threads only: it may wait for the disk, and the event loop may have requests to answer.
 """
 
 from __future__ import annotations
@@ -84,8 +85,10 @@ async def _send(outbox: Outbox, bus: Bus, batch: list[Waiting], send: Send, held
     ``held``."""
     done: list[int] = []
     try:
-        for start in range(0, len(batch), AT_A_TIME):
-            await _send_together(outbox, bus, batch[start : start + AT_A_TIME], send, held, done)
+        # The first one alone: it waits out an outage, and what comes after it is then sent in order.
+        starts = [0, *range(1, len(batch), AT_A_TIME)]
+        for start, end in zip(starts, [*starts[1:], len(batch)], strict=True):
+            await _send_together(outbox, bus, batch[start:end], send, held, done)
     except BaseException:
         with suppress(OnwardError):  # a message that stays is published again under its id
             await asyncio.to_thread(outbox.remove, done)

@@ -15,7 +15,7 @@ from onward.bus.documents import why_unreadable
 from onward.cli import ConfigFile, DataDir, app, load_settings, run_async
 from onward.cli.choosing import Yes, confirm_drop
 from onward.cli.help import Commands
-from onward.cli.output import AsJson, Table, ident, number, plain, print_json, print_text
+from onward.cli.output import AsJson, Table, ident, number, print_json, print_text, say
 from onward.clock import SystemClock
 from onward.contracts.buckets import Document
 from onward.errors import NotFoundError
@@ -165,7 +165,7 @@ def show(
         print_text(f"It cannot be read: {reason}", style="yellow")
     text = json.dumps(value, indent=1, ensure_ascii=False) if is_json else repr(entry.value)[2:-1]
     for line in text.splitlines():
-        typer.echo(plain(line))
+        say(line)
 
 
 @buckets_app.command()

@@ -54,7 +54,7 @@ def least_room(data_dir: Path) -> Room:
 def refuse_full(data_dir: Path) -> None:
     """Raises ConfigError if nothing could be stored below ``data_dir``, which may not exist yet."""
     folder = data_dir.absolute()
-    while not folder.exists():
+    while not folder.is_dir():
         folder = folder.parent
     room = least_room(folder)
     if room.is_full:

@@ -24,7 +24,7 @@ async def test_a_job_learns_in_an_environment_and_commits_what_it_measured(
     tmp_path: Path, arms_base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(WORLDS))
-    world = World(tmp_path)
+    world = World(tmp_path, training={"environments": ["arms_environment:ARMS"]})
     world.ctx.base_model = arms_base
     arm = {"arm": "current", "model_id": "base", "adapter_digest": None, "model_digest": "d"}
     world.bucket("rl_releases").data["desired"] = (json.dumps({"arms": [arm]}).encode(), 1)
