@@ -7,6 +7,7 @@ trainer can take back its own unfinished job at once: the previous run is certai
 from __future__ import annotations
 
 import asyncio
+import gc
 import importlib
 import json
 import os
@@ -272,6 +273,7 @@ async def up(
     try:
         async with running(settings, roles=roles, join=join) as turning:
             is_up = True
+            collect_rarely()
             if introduce is not None:
                 introduce(turning)
             await stop.wait()
@@ -281,6 +283,17 @@ async def up(
         if not stop.is_set():
             raise
         announce("Stopped before it was up.")
+
+
+def collect_rarely() -> None:
+    """Leaves what is alive now out of Python's cyclic garbage collections, and makes full collections rare.
+
+    A full collection stops every call of the process: 60 to 170 ms each, a dozen in 8 s at 1,100 calls a second.
+    """
+    gc.collect()
+    gc.freeze()
+    young, middle, _ = gc.get_threshold()
+    gc.set_threshold(young, middle, 1000)
 
 
 async def _end(tasks: list[asyncio.Task[None]]) -> list[BaseException | None]:
