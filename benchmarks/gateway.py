@@ -9,8 +9,8 @@ CPU time per request (user and system time of the process, children excluded) sa
 second on a machine with other work: the load is printed with the results. "cpu_ms_with_recording" includes
 what is recorded after the last answer.
 
-Measured on two quiet cores, 32 in flight, capture on: 1,137 requests a second, p50 22 ms, p99 242 ms. The slow
-hundredth was Python's cyclic garbage collector (a dozen full collections of 60 to 170 ms in 8 s); with
+Measured on two quiet cores, 32 in flight, capture on: 1,137 requests a second, p50 22 ms, p99 242 ms. The
+slow hundredth was Python's cyclic garbage collector (a dozen full collections of 60 to 170 ms in 8 s); with
 ``host.collect_rarely`` p99 is 56 to 86 ms beside another program. TensorZero's embedded gateway, which here
 stores nothing, answers 3,455 a second at p50 9 ms. With one in flight: p50 1.3 ms and 0.5 ms.
 

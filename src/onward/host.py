@@ -288,7 +288,7 @@ async def up(
 def collect_rarely() -> None:
     """Leaves what is alive now out of Python's cyclic garbage collections, and makes full collections rare.
 
-    A full collection stops every call of the process: 60 to 170 ms each, a dozen in 8 s at 1,100 calls a second.
+    A full collection stops every call of the process: 60 to 170 ms each, a dozen in 8 s under load.
     """
     gc.collect()
     gc.freeze()
