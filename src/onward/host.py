@@ -230,6 +230,7 @@ async def running(
             }
             try:
                 await _until_ready(ctx, tasks, started)
+                started.update(roles)  # also one that failed: from here on no error ends the service
                 endpoints = {**ctx.endpoints, "nats_url": hide_login(ctx.bus.url), "pid": os.getpid()}
                 if not join:
                     text = json.dumps(endpoints, indent=1)

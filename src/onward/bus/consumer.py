@@ -311,6 +311,8 @@ class _Consumption:
             self._position.floor = max(0, start_sequence - 1)
         info = await self._lookup(self.bus.js.consumer_info(self.stream, self.durable))
         if start_sequence is None:
+            # Read again, after the consumer: another reader of it may have got newer messages meanwhile.
+            stream_info = await self._lookup(self.bus.js.stream_info(self.stream)) or stream_info
             info = await self._checked(stream_info, info)
         wanted = self._config()
         if info is None:

@@ -163,11 +163,11 @@ class Watch:
     # Alerts.
 
     async def _watch_children(self) -> None:
-        for name, keeper in self._ctx.children.items():
+        for name, keeper in list(self._ctx.children.items()):
             new = keeper.ends - self._ends.get(name, 0)
-            if not new:
-                continue
             self._ends[name] = keeper.ends
+            if new <= 0:  # below zero: the role that keeps the child started again, with a new keeper
+                continue
             self._ctx.metrics.child_restarts.labels(name).inc(new)
             await self._ctx.alerts.raise_(
                 "child_restarted",
