@@ -182,6 +182,35 @@ async def test_a_flipped_bit_is_set_aside_and_its_rows_come_back(shop):
     assert not shop.ctx.warehouse.found_damage
 
 
+async def test_a_flipped_bit_in_what_explains_messages_without_a_row_is_set_aside_too(shop):
+    await publish(shop.ctx, document(1))
+    await shop.ctx.bus.publish("agent.rl.trajectory.v1", b"no JSON", msg_id="bad")
+    await collect(shop.ctx)
+    await shop.check()
+    assert await shop.ctx.warehouse.query("SELECT count() AS n FROM settled") == [{"n": 1}]
+    await shop.damage(flipped)
+    with pytest.raises(WarehouseError):
+        await shop.ctx.warehouse.query("SELECT * FROM settled")
+    await shop.check()
+    assert not shop.ctx.warehouse.found_damage
+    assert await stored(shop) == ids(1)
+    assert await shop.ctx.warehouse.query("SELECT count() AS n FROM settled") == [{"n": 1}]
+
+
+async def test_a_lost_record_of_the_rows_of_a_day_is_written_again(shop):
+    await publish(shop.ctx, document(1))
+    await collect(shop.ctx)
+    await shop.check()
+    (day,) = (
+        path for path in (shop.folder / "objects").rglob("recovery/trajectories/*") if "." not in path.name
+    )
+    day.unlink()
+    await publish(shop.ctx, document(2))
+    await collect(shop.ctx)
+    await shop.check()
+    assert set(day.read_text().split("\n")) == set(ids(1, 2))
+
+
 async def test_rows_that_no_stream_holds_are_listed_by_id_until_they_are_accepted(shop):
     for number in (1, 2, 3):
         await publish(shop.ctx, document(number))

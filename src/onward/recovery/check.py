@@ -38,7 +38,7 @@ from onward.reward.scoring.score import reward_id
 from onward.reward.stored_feedback import StoredFeedback
 from onward.telemetry import logs
 from onward.warehouse import recovery_queries
-from onward.warehouse.recovery_queries import LOST, MISSING, SHAPES, Line
+from onward.warehouse.recovery_queries import BESIDE, LOST, MISSING, SHAPES, Line
 
 REWARDS = "RL_REWARDS"
 PORTION = 200
@@ -109,9 +109,10 @@ class Check:
 
     async def _set_damaged_parts_aside(self) -> None:
         warehouse = self._ctx.warehouse
-        for table in SHAPES:
+        for table in (*SHAPES, *BESIDE):
             parts = await recovery_queries.damaged_parts(warehouse, table)
-            self.results[table].damaged_parts = parts
+            if table in self.results:
+                self.results[table].damaged_parts = parts
             for part in parts if self._store else ():
                 await recovery_queries.detach(warehouse, table, part)
                 _log.error("a damaged part of the warehouse is set aside", table=table, part=part)

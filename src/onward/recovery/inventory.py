@@ -11,7 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from onward.errors import NotFoundError
+from onward.telemetry import logs
 from onward.warehouse import Objects, Warehouse, recovery_queries
+
+_log = logs.get("recovery")
 
 PREFIX = "recovery"
 
@@ -42,7 +45,11 @@ class Inventory:
         gone: dict[str, str] = {}
         for day, mark in recorded.items():
             if present.get(day) != mark:
-                before = (await self._objects.get(f"{self._at}/{day}")).decode().split("\n")
+                try:
+                    before = (await self._objects.get(f"{self._at}/{day}")).decode().split("\n")
+                except (NotFoundError, UnicodeDecodeError):
+                    _log.warning("a record of rows is gone or damaged", table=self._table, day=day)
+                    continue  # ``update`` writes it again, of the rows that are there
                 there = set(await recovery_queries.keys_of_day(self._warehouse, self._table, day))
                 gone |= {key: day for key in before if key and key not in there}
         return gone
