@@ -13,6 +13,7 @@ from serving_world import World, eventually
 from onward.clock import ManualClock
 from onward.contracts import Feedback, decode
 from onward.contracts.buckets import GatewayReport
+from onward.serving.place import Place
 from onward.serving.recording import passed_closes
 from onward.serving.recording.passed_closes import PassedCloses
 
@@ -132,6 +133,39 @@ async def test_a_gateway_that_does_not_answer_makes_the_close_an_error_and_never
         return len(await messages_of(one, "RL_FEEDBACK")) == 2
 
     await eventually(votes)
+
+
+async def test_a_task_that_the_other_gateway_cannot_store_yet_is_not_forgotten(pair, monkeypatch):
+    one, two = pair
+    told = (await one.ask("s1"))["onward"]
+    with monkeypatch.context() as patch:
+        patch.setattr(one.gateway.capture.writer, "are_recorded", lambda ids: False)
+        refused = await close(two, "s1", status="failed")
+    assert refused.status_code == 503
+    again = await close(two, "s1", status="failed")
+    assert again.status_code == 200, again.text
+    assert [task["trajectory_id"] for task in again.json()["closed"]] == [told["trajectory_id"]]
+
+
+@pytest.mark.parametrize("part", ["server", "capture"])
+async def test_a_gateway_that_cannot_stop_cleanly_frees_its_place(bus, tmp_path, monkeypatch, part):
+    world = await World(bus, tmp_path, capture=LONG).__aenter__()
+    await world.client.aclose()
+    stopped = getattr(world.gateway, part)
+    stop = stopped.stop
+
+    async def broken() -> None:
+        await stop()
+        raise RuntimeError("no")
+
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="no"):
+        patch.setattr(stopped, "stop", broken)
+        await world.gateway.stop()
+    place = Place.take(world.settings)
+    assert place.name == "gateway" and all(task.done() for task in world.gateway._tasks)
+    place.release()
+    if part == "server":
+        await world.gateway.capture.stop()
 
 
 async def test_a_close_at_the_other_gateway_waits_for_a_running_call(pair, monkeypatch):

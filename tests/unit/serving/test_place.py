@@ -6,12 +6,15 @@ import shutil
 import socket
 import subprocess
 import sys
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from onward.config import Settings
 from onward.errors import ConfigError
 from onward.serving import place as places
+from onward.serving.http import gateway
 from onward.serving.place import Place
 from onward.serving.recording.recording import outbox_of
 
@@ -82,3 +85,16 @@ def test_one_gateway_too_many_is_refused_with_a_sentence(tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match=r"2 gateways run on .*: give this one a folder of its own"):
         Place.take(settings(tmp_path))
     assert len(held) == 2
+
+
+@pytest.mark.parametrize("what", ["EngineProcess", "Gateway"])
+async def test_a_role_that_fails_while_it_is_built_frees_its_place(tmp_path, monkeypatch, what):
+    def broken(*_: Any, **__: Any) -> Any:
+        raise ConfigError("no")
+
+    monkeypatch.setattr(gateway, "SWITCH_SECONDS", sys.getswitchinterval())
+    monkeypatch.setattr(gateway, "EngineProcess", lambda *_, **__: SimpleNamespace(engine=None))
+    monkeypatch.setattr(gateway, what, broken)
+    with pytest.raises(ConfigError, match="no") as kept:  # its frames keep the place from being collected
+        await gateway.run(SimpleNamespace(settings=settings(tmp_path), clock=None))  # type: ignore[arg-type]
+    assert Place.take(settings(tmp_path)).name == "gateway" and kept.tb is not None

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -197,7 +198,16 @@ class Gateway:
         self._ctx.ready["gateway"] = True
 
     async def stop(self) -> None:
-        """Refuses new calls, ends the running ones, then records what is open and closes the files."""
+        """Refuses new calls, ends the running ones, then records what is open and closes the files. Frees the
+        place also after an error."""
+        with ExitStack() as held:
+            held.callback(self.place.release)
+            try:
+                await self._stop()
+            finally:
+                await self._end_tasks()
+
+    async def _stop(self) -> None:
         self._ctx.ready["gateway"] = False
         self._stopping = True
         if not await is_set_within(self._idle, GRACE_SECONDS, self._clock):
@@ -206,13 +216,15 @@ class Gateway:
         await self.server.stop()
         # A client that reads nothing was cut off by the server: its call ends a little later.
         await is_set_within(self._idle, GRACE_SECONDS, self._clock)
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._end_tasks()
         await self.capture.stop()
         await self._opted_out.write()
         await self.state.withdraw()
-        self.place.release()
+
+    async def _end_tasks(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _adopt(self) -> None:
         """Takes over what dead gateways left on this data folder, until cancelled."""
@@ -395,19 +407,21 @@ class Gateway:
 async def run(ctx: Context) -> None:
     """Runs the gateway role (engine child, routes, endpoint) until it is cancelled."""
     sys.setswitchinterval(min(SWITCH_SECONDS, sys.getswitchinterval()))
-    place = Place.take(ctx.settings)
-    process = EngineProcess(ctx.settings, clock=ctx.clock, name=place.engine)
-    gateway = Gateway(ctx, process.engine, place)
-    ctx.children["engine"] = process.keeper
-    ctx.probes["engine"] = gateway.engine_answers
-    try:
-        gateway.server.reserve()  # a busy port is reported before the model is loaded
-        await process.start()
-        await gateway.start()
-        _log.info("gateway serves", gateway=gateway.gateway_id, url=gateway.server.url)
-        await gateway.wait()
-    finally:
-        await to_the_end(_stop(gateway, process))
+    with ExitStack() as held:
+        place = Place.take(ctx.settings)
+        held.callback(place.release)
+        process = EngineProcess(ctx.settings, clock=ctx.clock, name=place.engine)
+        gateway = Gateway(ctx, process.engine, place)
+        ctx.children["engine"] = process.keeper
+        ctx.probes["engine"] = gateway.engine_answers
+        try:
+            gateway.server.reserve()  # a busy port is reported before the model is loaded
+            await process.start()
+            await gateway.start()
+            _log.info("gateway serves", gateway=gateway.gateway_id, url=gateway.server.url)
+            await gateway.wait()
+        finally:
+            await to_the_end(_stop(gateway, process))
 
 
 async def _stop(gateway: Gateway, process: EngineProcess) -> None:

@@ -261,11 +261,11 @@ class Capture:
         recorded; a client's error is returned, not raised."""
         try:
             closing = await self._close_here(asked.name, asked.owner, asked.outcome)
+            if closing.tasks:  # an error from here on must not make a repeated close forget them
+                self._closings.put(asked.name, asked.owner, closing)
             await self._until_recorded(closing)
         except HttpError as error:
             return AnsweredClose(status=error.status, error=error.message)
-        if closing.tasks:
-            self._closings.put(asked.name, asked.owner, closing)
         return AnsweredClose(closed=closing.closed_tasks())
 
     async def _close_here(self, name: str, owner: str | None, outcome: dict[str, Any] | None) -> Closing:
