@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 
 from onward import Recorder, config, host
 from onward.bus import Bus, NatsServer
+from onward.bus.documents import is_learning_paused
 from onward.bus.logins import Login, Logins
 from onward.bus.server import find_binary
 from onward.cli.nats import nats_app
@@ -158,6 +159,24 @@ async def test_an_agent_gets_the_acknowledgement_of_a_trajectory_and_of_feedback
     with pytest.raises(BusError, match=r"may not publish on agent\.rl\.outcome\.v1: give it the right"):
         await bus.publish("agent.rl.outcome.v1", b"{}", msg_id="o")  # without a deadline: it does not hang
     await bus.close()
+
+
+async def test_an_acknowledgement_that_an_agent_sends_into_a_bucket_switches_nothing(place: Place) -> None:
+    """NATS checks no right for the subject of an acknowledgement: the value arrives, and does not count."""
+    service = await Bus.connect(place.url, **place.service)
+    await service.bucket("rl_control").put("learning", b'{"paused":true}')
+    agent = await nats.connect(place.url.replace("//", f"//agent:{place.passwords['agent']}@"))
+    await agent.publish("agent.rl.trajectory.v1", b"{}", reply="$KV.rl_control.learning")
+    await agent.flush()
+    async with asyncio.timeout(10):
+        while (entry := await service.bucket("rl_control").get("learning")) and entry.is_ours:
+            await asyncio.sleep(0.05)
+    assert b"RL_TRAJECTORIES" in entry.value
+    assert await is_learning_paused(service)
+    await service.bucket("rl_control").put("learning", b'{"paused":false}')
+    assert not await is_learning_paused(service)
+    await agent.close()
+    await service.close()
 
 
 async def test_every_role_reads_the_buckets_and_the_service_may_do_everything(place: Place) -> None:

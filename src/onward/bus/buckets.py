@@ -74,6 +74,9 @@ class Entry:
     revision: int
     """Number that rises with every write to the bucket; ``update`` compares it."""
     deleted: bool = False
+    is_ours: bool = True
+    """False if ``Bucket`` did not write it. NATS lets a client name any subject for its acknowledgement, also
+    one of a bucket, and then writes there itself; see docs/logins.md."""
 
 
 def stream_of(bucket: str) -> str:
@@ -214,7 +217,7 @@ class Bucket:
         message = await self._message(key)
         if message is None:
             return None
-        return Entry(key, message.data or b"", message.seq or 0, _is_deletion(message.headers))
+        return self._as_entry(key, message.data, message.seq or 0, message.headers)
 
     async def _message(self, key: str, *, deadline: float = READ_SECONDS) -> api.RawStreamMsg | None:
         subject = self._prefix + _check_key(key)
@@ -336,7 +339,11 @@ class Bucket:
 
     def _entry(self, message) -> Entry:
         key = message.subject.removeprefix(self._prefix)
-        return Entry(key, message.data, message.metadata.sequence.stream, _is_deletion(message.headers))
+        return self._as_entry(key, message.data, message.metadata.sequence.stream, message.headers)
+
+    @staticmethod
+    def _as_entry(key: str, value: bytes | None, revision: int, headers: Mapping[str, str] | None) -> Entry:
+        return Entry(key, value or b"", revision, _is_deletion(headers), "Nats-Msg-Id" in (headers or {}))
 
 
 def _is_deletion(headers: Mapping[str, str] | None) -> bool:

@@ -37,6 +37,13 @@ MOST_KNOWN = 10_000
 COPY_SECONDS = 5.0
 
 
+NOT_OURS = "It was not written by Onward."
+
+
+class NotOursError(OnwardError):
+    """A value came into the bucket in another way than by ``Bucket``."""
+
+
 class MisplacedError(OnwardError):
     """A document names another key than the one under which it is stored."""
 
@@ -92,6 +99,8 @@ async def is_learning_paused(bus: Bus) -> bool:
 
 
 def _load(kind: type[D], entry: Entry, check: Check | None) -> D:
+    if not entry.is_ours:
+        raise NotOursError(NOT_OURS)
     document = kind.load(entry.value)
     if document.own_key() not in (None, entry.key):
         raise MisplacedError(f"It is the {kind.__name__} of another key.")

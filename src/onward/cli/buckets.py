@@ -11,7 +11,7 @@ import typer
 from onward import host
 from onward.bus import BUCKETS, Bucket, Bus, Entry
 from onward.bus.buckets import is_key
-from onward.bus.documents import why_unreadable
+from onward.bus.documents import NOT_OURS, why_unreadable
 from onward.cli import ConfigFile, DataDir, app, load_settings, run_async
 from onward.cli.choosing import Yes, confirm_drop
 from onward.cli.help import Commands
@@ -131,6 +131,8 @@ def why_not_readable(bucket: str, entry: Entry) -> str | None:
     kind = kind_of(bucket, entry.key) if is_key(entry.key) else None
     if kind is None:
         return "No record has a key of this form."
+    if not entry.is_ours:
+        return NOT_OURS
     try:
         kind.load(entry.value)
     except Exception as error:
