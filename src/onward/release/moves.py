@@ -107,9 +107,17 @@ def hold(record: ReleaseRecord, why: str, inputs: MoveInputs) -> ReleaseRecord:
 
 
 def resume(record: ReleaseRecord, words: str, inputs: MoveInputs) -> ReleaseRecord:
-    """Ends a hold. Silence is counted anew: an operator's word lasts one whole window."""
+    """Ends a hold. Silence is counted anew, from the next session that is assigned: an operator's word lasts
+    one whole window, and a time without traffic does not use it up."""
     return record.moved(
-        phase(record), inputs.text, words, held_from=None, held_why=None, held_since=None, silent_seconds=0.0
+        phase(record),
+        inputs.text,
+        words,
+        held_from=None,
+        held_why=None,
+        held_since=None,
+        silent_seconds=0.0,
+        silent_from=None,
     )
 
 

@@ -183,7 +183,8 @@ def step_verdict(
     the sessions that ended in this step, ``support`` is the promotion e-value. A step never ends without its
     minimum of known outcomes, and one at least, whatever the policy. Where most sessions are lost, the few
     known ones are no sample of the rest: with the candidate alone it is evidence against it, which the gates
-    weigh; with both arms it is silence. The policy decides if there is enough and no proof either way.
+    weigh; with both arms it is silence, also after the deadline. The policy decides if there is enough and no
+    proof either way.
     """
     asked = plan.steps[step]
     shown = "not worse" if support >= SUPPORT else "none-against"
@@ -192,11 +193,11 @@ def step_verdict(
         if support >= SUPPORT or plan.on_inconclusive == "promote":
             return "advance", shown
         return plan.on_inconclusive, shown
-    if total >= plan.deadline_seconds:
-        return "deadline", shown
     mostly_lost = candidate.lost > candidate.known and current.lost > current.known
     if served >= asked.seconds and mostly_lost and sum(candidate) >= asked.sessions:
         return "lost", shown
+    if total >= plan.deadline_seconds:
+        return "deadline", shown
     return "stay", shown
 
 

@@ -273,6 +273,7 @@ class Releaser:
             raise ContractError(
                 "release_record", f"Release {record.release_id} is in traffic without evidence: abort it."
             )
+        assigned = await self.outcomes.assigned()  # first: if it fails, the evidence is as the record has it
         applied = await apply_outcomes(self.outcomes, evidence)
         now = self.ctx.clock.monotonic()
         if applied.unsigned:
@@ -286,7 +287,7 @@ class Releaser:
             update={
                 "step_total": record.step_total + passed,
                 "step_served": record.step_served + (passed if counts else 0.0),
-                **await self._silence(record, applied.known, passed),
+                **self._silence(record, assigned, applied.known, passed),
                 **(self._figures(record, evidence) if applied.changed else {}),
             }
         )
@@ -300,12 +301,11 @@ class Releaser:
         if self.record is record and (applied.changed or now - self._written_at >= PERSIST_SECONDS):
             await self._write(record)
 
-    async def _silence(self, record: ReleaseRecord, known: bool, passed: float) -> dict[str, Any]:
+    def _silence(self, record: ReleaseRecord, assigned: int, known: bool, passed: float) -> dict[str, Any]:
         """Returns the record's new facts about the silence. Without a new session nothing has to be known, so
         a time without traffic is no silence."""
         if known:
             return {"silent_seconds": 0.0, "silent_from": None}
-        assigned = await self.outcomes.assigned()
         begun = assigned if record.silent_from is None else record.silent_from
         seconds = record.silent_seconds + (passed if assigned != begun else 0.0)
         return {"silent_seconds": seconds, "silent_from": begun}
@@ -319,8 +319,9 @@ class Releaser:
         self._quiet_until = now + UNSIGNED_ALERT_SECONDS
         await self.ctx.alerts.raise_(
             "unsigned_outcome",
-            "An outcome without a gateway's signature was on the bus and does not count: find out who has a "
-            "login that may publish there, and give agents the one in run/agent.url.",
+            "An outcome without a gateway's signature was on the bus and does not count: if a gateway runs "
+            "in another data folder, give it this run/gateway.key; otherwise find out who has a login that "
+            "may publish there, and give agents the one in run/agent.url.",
             "critical",
             count=count,
         )

@@ -96,6 +96,17 @@ def test_lost_sessions_never_end_a_step(step, candidate, current, verdict):
     assert step_verdict(ONE, step, served=60, total=60, support=99, **arms)[0] == verdict
 
 
+def test_a_deadline_does_not_hide_that_most_sessions_are_lost():
+    def verdict(served: float, candidate: tuple[int, int], current: tuple[int, int]) -> str:
+        arms = {"candidate": KnownAndLost(*candidate), "current": KnownAndLost(*current)}
+        return step_verdict(ONE, 0, served=served, total=600, support=99, **arms)[0]
+
+    assert verdict(60, (5, 21), (90, 190)) == "lost"
+    assert verdict(60, (5, 4), (90, 190)) == "deadline"
+    assert verdict(60, (0, 9), (90, 190)) == "deadline"
+    assert verdict(59, (5, 21), (90, 190)) == "deadline"
+
+
 def test_names_count_up():
     keys = ["agent-zero-rl-v2_3", "agent-zero-rl-v2_10", "agent-zero-rl-v3_99", "other"]
     assert plan.next_model_id("agent-zero-rl-v2.{n}", ["agent-zero-rl-v2_3"]) == "agent-zero-rl-v2.4"

@@ -14,6 +14,7 @@ from onward.contracts import ModelDeployed, decode
 from onward.errors import ConflictError, EngineError, NotFoundError, TamperedError
 from onward.release.commands import send_command
 from onward.release.evidence.evidence import Evidence
+from onward.release.evidence.outcome_source import Stored
 from onward.release.plan import State
 from onward.release.releaser import install_initial
 from onward.telemetry.metrics import Metrics
@@ -669,6 +670,14 @@ async def test_a_broken_split_holds():
     world.rng = Mostly()  # type: ignore[assignment]
     await world.until(lambda: world.record.state is State.HELD)
     assert world.record.held_why == "sample_ratio"
+
+
+async def test_an_unsigned_outcome_is_told_with_both_of_its_causes():
+    world = await ramping()
+    world.stream.messages.append(Stored(len(world.stream.messages) + 1, b"{}", 0, signed=False))
+    await world.run(3)
+    (told,) = [alert for alert in world.alerts.raised if alert[0] == "unsigned_outcome"]
+    assert "run/gateway.key" in told[1] and "login" in told[1] and told[3] == {"count": 1}
 
 
 async def test_traffic_and_deployments_are_measured():

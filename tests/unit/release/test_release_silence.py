@@ -5,6 +5,8 @@ import json
 import pytest
 from release_world import Crash, Policy, World
 
+from onward.errors import BusError
+from onward.release.evidence.rates import rates_of
 from onward.release.plan import State
 from onward.release.wording import what_happened
 
@@ -138,6 +140,56 @@ async def test_a_night_without_traffic_is_no_silence():
     world.stream.idle = False
     await world.run(60, seconds=20)
     assert (world.record.state, world.record.held_why) == (State.HELD, "silence")
+
+
+async def test_a_night_without_traffic_after_a_resumed_silence_is_no_silence():
+    world = await ramping(lost_after_seconds=600)
+    await world.run(60, seconds=20)
+    assert (world.record.state, world.record.held_why) == (State.HELD, "silence")
+    world.stream.idle = True
+    await world.control("release", command="resume")
+    await world.run(200, seconds=20)
+    assert world.record.state is State.RAMPING and world.alerts.kinds.count("release_held") == 1
+    world.stream.idle = False
+    await world.run(60, seconds=20)
+    assert (world.record.state, world.record.held_why) == (State.HELD, "silence")
+    assert world.alerts.kinds.count("release_held") == 2
+
+
+async def test_a_release_held_because_its_sessions_are_lost_stays_so_after_the_deadline():
+    world = await ramping(step_deadline_minutes=30)
+    lose(world, 0.9)
+    await world.until(lambda: world.record.state is State.HELD, seconds=5)
+    held = world.record
+    await world.run(200, seconds=10, sessions=10)
+    record = world.record
+    assert record.step_total > record.schedule.deadline_seconds
+    assert (record.held_why, record.held_since) == ("lost", held.held_since)
+    assert record.history == held.history and world.alerts.kinds.count("release_held") == 1
+
+
+@pytest.mark.parametrize("lost", [1.0, 0.0])
+async def test_a_bus_that_goes_away_within_a_tick_leaves_no_old_rates(lost: float, monkeypatch):
+    world = await ramping()
+    lose(world, lost)
+    await world.gateways_follow()
+    world.begin_sessions(50)
+    await world.clock.advance(60.0)
+    world.deliver()
+    before = world.record.rates
+
+    async def away() -> int:
+        raise BusError("NATS is away.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(world.stream, "assigned", away)
+        with pytest.raises(BusError):
+            await world.releaser.tick()
+    assert world.record.rates == before
+    await world.run(1)
+    evidence = world.releaser._evidence
+    assert evidence is not None and evidence.cursor == 50
+    assert world.record.rates == rates_of(evidence) != before
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
