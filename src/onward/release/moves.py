@@ -80,7 +80,7 @@ def start_traffic(
 
 
 def enter_step(record: ReleaseRecord, step: int, why: str, inputs: MoveInputs) -> ReleaseRecord:
-    """Enters ``step``. Its time and its sessions are counted from here."""
+    """Enters ``step``. Its time, its sessions and silence are counted from here."""
     share = record.schedule.steps[step].share
     return record.moved(
         State.BAKING if step == record.schedule.bake else State.RAMPING,
@@ -90,6 +90,8 @@ def enter_step(record: ReleaseRecord, step: int, why: str, inputs: MoveInputs) -
         step_served=0.0,
         step_total=0.0,
         step_rates=record.rates,
+        silent_seconds=0.0,
+        silent_from=None,
         **NOT_HELD,
     )
 

@@ -100,7 +100,8 @@ class ReleaseRecord(Record):
     Measured like ``step_served``: restarts and leases continue it, jumps of the wall clock do not count.
     """
     silent_from: int | None = None
-    """Number of assignments when the silence began; None after a known outcome."""
+    """Number of assignments when the silence began; None after a known outcome, and when a hold or a
+    step ends."""
     held_from: State | None = None
     held_why: str | None = None
     held_since: str | None = None
