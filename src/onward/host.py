@@ -277,7 +277,8 @@ async def up(
             collect_rarely()
             if introduce is not None:
                 introduce(turning)
-            await stop.wait()
+            async with beside(_collect_each_minute(turning.ctx.clock)):
+                await stop.wait()
             announce("Stopping: finishing what is in hand.")
         announce("Stopped.")
     except asyncio.CancelledError:
@@ -295,6 +296,13 @@ def collect_rarely() -> None:
     gc.freeze()
     young, middle, _ = gc.get_threshold()
     gc.set_threshold(young, middle, 1000)
+
+
+async def _collect_each_minute(clock: Clock) -> None:
+    """Frees what reference counts do not, at one moment a minute: automatic full collections are rare."""
+    while True:
+        await clock.sleep(60.0)
+        gc.collect()
 
 
 async def _end(tasks: list[asyncio.Task[None]]) -> list[BaseException | None]:
