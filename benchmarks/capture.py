@@ -18,7 +18,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import copy
-import cProfile
 import json
 import os
 import statistics
@@ -30,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from gateway import cpu_seconds, say
+from machine import until_told
 from onward import config, host
 from onward.bus import Bus
 from onward.clock import SystemClock, utc_text
@@ -62,13 +62,7 @@ async def serve(folder: Path, profile: str) -> None:
     logs.setup("warning")
     async with host.running(settings(folder), roles=("collector",)) as loop:
         print(loop.endpoints["nats_url"], flush=True)
-        profiler = cProfile.Profile() if profile else None
-        if profiler is not None:
-            profiler.enable()
-        await asyncio.to_thread(sys.stdin.readline)
-        if profiler is not None:
-            profiler.disable()
-            profiler.dump_stats(profile)
+        await until_told(profile)
 
 
 async def publish(url: str, folder: Path, publishers: int, messages: int) -> dict[str, Any]:

@@ -28,7 +28,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import cProfile
 import json
 import os
 import secrets
@@ -40,6 +39,8 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
+
+from machine import until_told
 
 WORDS = "the agent reads the ticket looks up the order and tells the customer when the parcel will arrive "
 PROMPT, ANSWER = (WORDS * 4)[:300], (WORDS * 2)[:160]
@@ -197,13 +198,7 @@ async def serve_gateway(stub: str, folder: Path, profile: str) -> None:
     await gateway.start()
     print(f"{gateway.server.url} {server.pid}", flush=True)
     started = time.process_time()
-    profiler = cProfile.Profile() if profile else None
-    if profiler is not None:
-        profiler.enable()
-    await asyncio.to_thread(sys.stdin.readline)
-    if profiler is not None:
-        profiler.disable()
-        profiler.dump_stats(profile)
+    await until_told(profile)
     await gateway.stop()  # records what is open
     info = await bus.js.stream_info("RL_TRAJECTORIES")
     print(info.state.last_seq, time.process_time() - started, flush=True)

@@ -1,9 +1,12 @@
-"""Description of the machine that a benchmark ran on, to be stored with its figures."""
+"""Shared by benchmarks: the machine that stands with their figures, and the wait of a program under load."""
 
 from __future__ import annotations
 
+import asyncio
+import cProfile
 import os
 import platform
+import sys
 from typing import Any
 
 
@@ -23,3 +26,14 @@ def machine() -> dict[str, Any]:
 def machine_in_words(found: dict[str, Any]) -> str:
     """Formats the result of ``machine`` as a phrase, without the load, which is momentary."""
     return f"{found['cores']} cores ({found['processor']}), Python {found['python']}, torch {found['torch']}"
+
+
+async def until_told(profile: str) -> None:
+    """Serves until a line comes on standard input; with ``profile``, writes a profile of that time there."""
+    profiler = cProfile.Profile() if profile else None
+    if profiler is not None:
+        profiler.enable()
+    await asyncio.to_thread(sys.stdin.readline)
+    if profiler is not None:
+        profiler.disable()
+        profiler.dump_stats(profile)

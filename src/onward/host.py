@@ -135,7 +135,7 @@ async def parts(
                 yield ctx
 
 
-def _close(settings: Settings) -> None:
+def _make_private(settings: Settings) -> None:
     """Keeps the data folder for its owner. For a folder of another user it logs a warning and goes on."""
     try:
         changed = keep_private(settings.data_dir)
@@ -214,7 +214,7 @@ async def running(
     """
     if not join:
         refuse_full(settings.data_dir)
-    _close(settings)
+    _make_private(settings)
     with nullcontext() if join else _locked(settings.run_dir):
         async with parts(settings, roles=roles, join=join, clock=clock) as ctx:
             ctx.ready.update(dict.fromkeys(roles, False))

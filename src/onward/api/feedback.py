@@ -8,7 +8,6 @@ Invariants: an answer of 202 is a promise, so it is sent after the outbox has th
 from __future__ import annotations
 
 import hashlib
-import math
 from datetime import timedelta
 from importlib import resources
 from typing import Any
@@ -23,7 +22,7 @@ from onward.errors import ConflictError, OutboxFullError, RedactionError
 from onward.feedback import votes
 from onward.feedback.intake import FeedbackIntake
 from onward.feedback.tokens import MAX_DAYS, Subject, TokenKeys, TokenRefusedError, is_token
-from onward.http.app import Caller, HttpError, authorize, read_json
+from onward.http.app import Caller, HttpError, authorize, read_json, refuse_for
 from onward.http.cors import Cors
 from onward.http.limits import RateLimit, network_of
 from onward.ids import derived_id, is_id, new_id
@@ -227,14 +226,7 @@ def _named(subject: Subject) -> dict[str, str]:
 
 
 def _wait(seconds: float, what: str) -> None:
-    if seconds > 0:
-        whole = max(1, math.ceil(seconds))
-        raise HttpError(
-            429,
-            f"Too much feedback {what}: send it again in {whole} s.",
-            type="rate_limit_error",
-            headers={"Retry-After": str(whole)},
-        )
+    refuse_for(seconds, f"Too much feedback {what}: send it again in {{}} s.")
 
 
 def _unknown(message: str) -> HttpError:

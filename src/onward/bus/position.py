@@ -52,7 +52,7 @@ class Position:
         is_first, self._created, self.floor = self._created is None, info.created, 0
         try:
             record = await read_document(self._bus, ReaderPosition, self._key)
-        except (ValueError, BusError) as error:  # without a record a new consumer repeats everything
+        except BusError as error:  # without a record a new consumer repeats everything
             log.warning("a recorded position is not readable", key=self._key, reason=type(error).__name__)
             record = None
         same = record is not None and record.stream_created == str(info.created)

@@ -167,13 +167,15 @@ def _limit_wrong_keys(request: Request) -> None:
     for it: behind a proxy all clients share one address."""
     wrong: RateLimit = request.app.state.wrong_keys
     seconds = wrong.take_token(network_of(request.client.host) if request.client else "")
+    refuse_for(seconds, "Too many wrong API keys came from this address: send a valid one, or wait {} s.")
+
+
+def refuse_for(seconds: float, message: str) -> None:
+    """Raises HttpError 429 with Retry-After, unless ``seconds`` is 0. ``{}`` in ``message`` is the time."""
     if seconds > 0:
         whole = max(1, math.ceil(seconds))
         raise HttpError(
-            429,
-            f"Too many wrong API keys came from this address: send a valid one, or wait {whole} s.",
-            type="rate_limit_error",
-            headers={"Retry-After": str(whole)},
+            429, message.format(whole), type="rate_limit_error", headers={"Retry-After": str(whole)}
         )
 
 

@@ -129,7 +129,7 @@ class Check:
         except nats.errors.Error as error:
             raise BusError(f"Stream {source.stream} cannot be read ({type(error).__name__}).") from None
         floor = min(consumer.ack_floor.stream_seq if consumer.ack_floor else 0, stream.state.last_seq)
-        created, mark = str(stream.created), await self._mark(source.table)
+        created, mark = str(stream.created), await read_document(bus, CheckedUntil, source.table)
         until = mark.sequence if mark and mark.stream_created == created else None
         first = max(1, stream.state.first_seq)
         if until is not None:
@@ -141,12 +141,6 @@ class Check:
         if self._store:
             document = CheckedUntil(stream_created=created, sequence=floor)
             await bus.bucket(CheckedUntil.BUCKET).put(CheckedUntil.KEY + source.table, document.dump())
-
-    async def _mark(self, table: str) -> CheckedUntil | None:
-        try:
-            return await read_document(self._ctx.bus, CheckedUntil, table)
-        except ValueError:
-            return None
 
     async def _fill(self, source: Source, gaps: Sequence[tuple[int, int]], until: int | None) -> None:
         """Reads the messages of all gaps. A message that the stream no longer holds was dealt with before
@@ -211,7 +205,7 @@ class Check:
     async def _check_rewards(self, read_rewards: bool) -> None:
         """First rewards follow from the trajectories; that a later one is missing, the inventory knows."""
         ctx, result = self._ctx, self.results["rewards"]
-        state = await self._rewarder_state()
+        state = await read_document(self._ctx.bus, RewarderState)
         until = state.stream_seq if state else 0
         unrewarded = await recovery_queries.without_reward(ctx.warehouse, until)
         known = await Inventory(ctx.objects, ctx.warehouse, "rewards").missing()
@@ -228,12 +222,6 @@ class Check:
         if self._store and unrewarded:
             why = {"reason": "reward_lost", "detail": "its reward was lost; 'onward rescore' scores it again"}
             await ctx.warehouse.insert("unscored", [{**row, **why} for row in unrewarded], token=new_id())
-
-    async def _rewarder_state(self) -> RewarderState | None:
-        try:
-            return await read_document(self._ctx.bus, RewarderState)
-        except ValueError:
-            return None
 
     async def _published_rewards(self):
         bus = self._ctx.bus

@@ -96,12 +96,8 @@ async def _serve(ctx: Context) -> None:
 
 async def _open_request(bus: Bus) -> RecoveryRequest | None:
     """Returns the newest request, unless it was answered."""
-    try:
-        request = await read_document(bus, RecoveryRequest)
-        report = await read_document(bus, RecoveryReport)
-    except ValueError as error:
-        _log.warning("a request to check the warehouse is not readable", cause=type(error).__name__)
-        return None
+    request = await read_document(bus, RecoveryRequest)
+    report = await read_document(bus, RecoveryReport)
     if request is None or (report and report.answered == request.run_id):
         return None
     return request

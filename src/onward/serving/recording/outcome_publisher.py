@@ -195,7 +195,7 @@ class OutcomePublisher:
             return
         if reward.timestamp < self._assigned_at_earliest(assignment):
             return
-        if self._is_foreign(reward, assignment, routes):
+        if self._is_foreign(reward, assignment):
             return
         if reward.metadata.supersedes or "cause" in (reward.metadata.model_extra or {}):
             self._waiting.pop(assignment.session_id, None)  # judged again, or late: gates count first rewards
@@ -208,7 +208,7 @@ class OutcomePublisher:
             await self._publish(assignment, "error", 1.0)
         await self._publish(assignment, "reward", 1.0 if judged.success else 0.0)
 
-    def _is_foreign(self, reward: Reward, assignment: Assignment, routes: Routes) -> bool:
+    def _is_foreign(self, reward: Reward, assignment: Assignment) -> bool:
         """Returns whether the reward belongs to an earlier release of the session. A claim that fits neither
         is counted as a mismatch, and the gateway's own record decides."""
         claimed = reward.metadata.release_id
