@@ -7,6 +7,7 @@ trainer can take back its own unfinished job at once: the previous run is certai
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import gc
 import importlib
 import json
@@ -299,10 +300,17 @@ def collect_rarely() -> None:
 
 
 async def _collect_each_minute(clock: Clock) -> None:
-    """Frees what reference counts do not, at one moment a minute: automatic full collections are rare."""
+    """Frees what reference counts do not, at one moment a minute: automatic full collections are rare.
+
+    The C library keeps freed memory, of each thread by itself: the service grew by a seventh in four minutes of
+    load although Python's objects did not. Where it can, it returns this memory to the system.
+    """
+    return_free_memory = getattr(ctypes.CDLL(None), "malloc_trim", None)
     while True:
         await clock.sleep(60.0)
         gc.collect()
+        if return_free_memory is not None:
+            await asyncio.to_thread(return_free_memory, 0)
 
 
 async def _end(tasks: list[asyncio.Task[None]]) -> list[BaseException | None]:

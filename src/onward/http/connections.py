@@ -74,7 +74,7 @@ class Connection(H11Protocol):
         return not self.is_idle and self.cycle.more_body
 
     def connection_made(self, transport: Any) -> None:
-        super().connection_made(transport)
+        super().connection_made(_Joined(transport, self.loop))
         self._expect_header()
 
     def data_received(self, data: bytes) -> None:
@@ -144,6 +144,32 @@ class Connection(H11Protocol):
         if self._read_timer is not None:
             self._read_timer.cancel()
             self._read_timer = None
+
+
+class _Joined:
+    """A transport that sends what one step of the event loop writes with one system call: uvicorn writes the
+    head and the body of an answer separately, and each call lets another thread take the interpreter."""
+
+    def __init__(self, transport: Any, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport, self._loop = transport, loop
+        self._parts: list[bytes] = []
+
+    def write(self, data: bytes) -> None:
+        if not self._parts:
+            self._loop.call_soon(self._send)
+        self._parts.append(data)
+
+    def close(self) -> None:
+        self._send()
+        self._transport.close()
+
+    def _send(self) -> None:
+        parts, self._parts = self._parts, []
+        if parts and not self._transport.is_closing():
+            self._transport.write(parts[0] if len(parts) == 1 else b"".join(parts))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
 
 
 class Acceptor:
