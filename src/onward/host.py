@@ -302,8 +302,8 @@ def collect_rarely() -> None:
 async def _collect_each_minute(clock: Clock) -> None:
     """Frees what reference counts do not, at one moment a minute: automatic full collections are rare.
 
-    The C library keeps freed memory, of each thread by itself: the service grew by a seventh in four minutes of
-    load although Python's objects did not. Where it can, it returns this memory to the system.
+    The C library keeps freed memory, for each thread by itself: the service grew by a seventh in four minutes
+    of load although Python's objects did not. Where it can, it returns this memory to the system.
     """
     return_free_memory = getattr(ctypes.CDLL(None), "malloc_trim", None)
     while True:
