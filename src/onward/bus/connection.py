@@ -23,7 +23,7 @@ from nats.js.api import PubAck
 from onward.bus.cancellation import cancellations, honour_cancellation
 from onward.bus.documents import UnreadableValues
 from onward.clock import Clock, SystemClock
-from onward.errors import BusError, ConflictError, NotFoundError, hide_login
+from onward.errors import BusError, BusRefusedError, ConflictError, NotFoundError, hide_login
 from onward.retry import Backoff
 from onward.telemetry import logs
 
@@ -41,7 +41,7 @@ TOO_LARGE_FOR_STREAM = 10054
 _DENIED = re.compile(r'permissions violation for publish to "([^"]+)"', re.IGNORECASE)
 
 
-class PublishRejectedError(BusError):
+class PublishRejectedError(BusRefusedError):
     """The server will never accept this message as it is; sending it again cannot help."""
 
 
@@ -165,7 +165,7 @@ class Bus:
                 finally:
                     self._attempts.discard(attempt)
                 if subject.lower() in self._denied:
-                    raise BusError(
+                    raise BusRefusedError(
                         f"This login of NATS may not publish on {subject}: give it the right, or use another "
                         "login (docs/logins.md)."
                     )
