@@ -61,6 +61,7 @@ class Bus:
         self.unreadable = UnreadableValues(self)
         self.consuming: set[tuple[str, str]] = set()
         """Stream and durable of each consumer that this process reads now."""
+        self._reported: set[tuple[str, str]] = set()
         self.read_before: dict[tuple[str, str, bool], tuple[Any, list[Entry]]] = {}
         """Results of ``Bucket.keys`` and ``entries``, with the version of the bucket that they show."""
         self._served: list[tuple[str, Callable[[bytes], Awaitable[bytes]]]] = []
@@ -106,6 +107,13 @@ class Bus:
         if self._js is None:
             raise BusError("The bus is not connected: make it with Bus.connect.")
         return self._js
+
+    def is_news(self, stream: str, loss: str) -> bool:
+        """Returns whether this is the first call with this loss of a stream. Each reader of it and the watch
+        meet the loss; one of them reports it."""
+        known = (stream, loss) in self._reported
+        self._reported.add((stream, loss))
+        return not known
 
     @property
     def is_connected(self) -> bool:
