@@ -31,7 +31,7 @@ from onward.contracts.buckets import (
 )
 from onward.coordinator.coordinator import rewarded_since_snapshot
 from onward.errors import OnwardError
-from onward.health.disk import least_room
+from onward.health.disk import room_now
 from onward.health.readiness import answers_within
 from onward.release.record import ReleaseRecord, Releases
 from onward.release.wording import what_happened
@@ -92,7 +92,7 @@ async def collect(bus: Bus, warehouse: Warehouse, settings: Settings, clock: Clo
     share = reward_queries.unscored_share(warehouse)
     reads.ask("warehouse", "unscored_share", share, {"n": 0, "unscored": 0})
     reads.ask("objects", "held", quarantine.count_held(Objects.open(settings.objects_at)))
-    reads.ask("", "disk", asyncio.to_thread(least_room, settings.data_dir))  # elsewhere for a remote command
+    reads.ask("", "disk", room_now(settings.data_dir))  # elsewhere for a remote command
     found = await reads.answers(STATUS_SECONDS)
     silent = sorted(reads.silent - {""})
     jobs, releases, serving = found["jobs"], found["releases"], found["serving"]
