@@ -14,9 +14,10 @@ from nats.js import api
 from onward.bus import STREAMS, Ack, Bus, Message, NatsServer, consume
 from onward.bus import consumer as consumer_module
 from onward.bus import position as position_module
+from onward.bus import server as server_module
 from onward.bus.streams import all_states
 from onward.contracts.buckets import ReaderPosition
-from onward.errors import StreamReplacedError
+from onward.errors import BusError, StreamReplacedError
 from onward.recovery import service as recovery
 from onward.telemetry import Alerts, Metrics
 
@@ -186,6 +187,34 @@ async def test_new_messages_under_the_sequences_of_lost_ones_are_read(own_server
     assert reader.got == [6, 7, 8, 9, 10, 11]
     assert reader.bodies[0].startswith(b"body 101 ")
     assert any(b"stream_lost" in alert for alert in heard)
+    await reader.stop()
+    await bus.close()
+
+
+async def test_a_block_at_which_the_server_hangs_is_named_and_the_advice_helps(
+    own_server, monkeypatch, tmp_path
+):
+    """The server looks for all messages between two sequences, one of which is damaged."""
+    await read_ten(own_server)
+    folder = stream_folder(own_server)
+    block = max((folder / "msgs").glob("*.blk"))
+    data = bytearray(block.read_bytes())
+    at = data.index(b"body 6 ")
+    data[data.rindex(b"agent.rl", 0, at) - 22 + 10] ^= 0x80  # the sequence in the header of message 6
+    block.write_bytes(data)
+    with monkeypatch.context() as patch:
+        patch.setattr(server_module, "START_SECONDS", 3.0)
+        with pytest.raises(BusError, match="restores stream RL_TRAJECTORIES") as hung:
+            await own_server.start()
+    assert f"move {folder} out of the data folder" in str(hung.value)
+    folder.rename(tmp_path / "kept")
+    await own_server.start()
+    bus = await Bus.connect(own_server.url, token=own_server.token)
+    await bus.ensure_streams()
+    await fill(bus, 101, 103)
+    reader = Reader(bus)
+    await reader.until(3)
+    assert [body.split()[1] for body in reader.bodies] == [b"101", b"102", b"103"]
     await reader.stop()
     await bus.close()
 
