@@ -230,9 +230,7 @@ class Gateway:
         """Takes over what dead gateways left on this data folder, until cancelled."""
         while True:
             for place in self.place.left_by_others():
-                await to_the_end(self.capture.writer.adopt(place.name))
-                if self._stopping:
-                    return
+                await self.capture.writer.adopt(place.name)
             await self._clock.sleep(ADOPT_SECONDS)
 
     async def wait(self) -> None:
