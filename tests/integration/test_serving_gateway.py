@@ -449,5 +449,5 @@ async def test_a_path_without_v1_is_told_what_the_base_url_is(world):
     error = answer.json()["error"]
     assert error["type"] == "not_found_error"
     assert error["message"].startswith("There is no /chat/completions here")
-    assert f"{url}/v1 for this gateway" in error["message"]
+    assert error["message"].endswith(f"the base URL for an OpenAI client is {url}/v1.")
     assert (await world.client.get("/v1/chat/completions")).status_code == 405

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from onward.capture.clients.matching import guard
 from onward.capture.conversations.dialogue import Dialogue, PendingRequest
 from onward.capture.conversations.exchange import instructions
+from onward.capture.conversations.langchain_messages import chat_completion, chat_message
 from onward.errors import MissingExtraError
 
 if TYPE_CHECKING:
@@ -80,10 +81,8 @@ class _Runs:
         metadata: Mapping[str, Any] | None = None,
         **given: Any,
     ) -> None:
-        from langchain_core.messages import convert_to_openai_messages
-
         with guard("log"):
-            told: Any = convert_to_openai_messages(messages[0])
+            told = [chat_message(message) for message in messages[0]]
             offered = (given.get("invocation_params") or {}).get("tools")
             self._ask(run_id, parent_run_id, told, offered, metadata)
 
@@ -105,7 +104,7 @@ class _Runs:
             asked, root = self._asked.pop(run_id, None), self._roots.get(run_id)
             if asked is None or root is None or root.dialogue is None:
                 return
-            document = _completion(response)
+            document = chat_completion(response)
             root.dialogue.add_answer(asked, document)
             root.known.append(document["choices"][0]["message"])
         self._ended(run_id)
@@ -203,26 +202,6 @@ class _Runs:
             if root.dialogue is not None:
                 with guard("log"):
                     root.dialogue.close("close")
-
-
-def _completion(response: Any) -> dict[str, Any]:
-    """Converts LangChain's result to the form of a chat completion."""
-    from langchain_core.messages import convert_to_openai_messages
-
-    generation = response.generations[0][0]
-    message = getattr(generation, "message", None)
-    described: dict[str, Any] = {}
-    if message is None:
-        said: Any = {"role": "assistant", "content": generation.text}
-    else:
-        said = convert_to_openai_messages(message)
-        described = getattr(message, "response_metadata", None) or {}
-    used = getattr(message, "usage_metadata", None) or {}
-    return {
-        "model": described.get("model_name") or described.get("model"),
-        "usage": {"total_tokens": used.get("total_tokens") or 0},
-        "choices": [{"index": 0, "message": said}],
-    }
 
 
 def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from onward.capture.conversations.content import document_of, read_message
 from onward.capture.conversations.dialogue import Closed, Dialogue, PendingRequest
 from onward.capture.conversations.exchange import Message, instructions
 from onward.capture.conversations.links import Heads, chain, next_link
@@ -226,7 +227,7 @@ class Call:
     def add_answer(self, completion: Any) -> None:
         """Records the whole answer: a dict, or an object of the client."""
         with guard(self._chats.errors):
-            document = completion if isinstance(completion, Mapping) else completion.model_dump(mode="json")
+            document = document_of(completion)
             with self._chats._lock:
                 final = self._chat.dialogue.add_answer(self.asked, document)
                 answer = document["choices"][0]["message"]
@@ -276,6 +277,8 @@ def _identity(message: Message) -> list[Any]:
         told: Any = [call.get("id") if isinstance(call, Mapping) else str(call) for call in calls]
     else:
         content = message.get("content")
+        if message.get("role") == "assistant":
+            content = read_message(message).text  # clients drop thoughts, and join parts
         told = content.strip() if isinstance(content, str) else content or ""
     return [message.get("role"), told, message.get("tool_call_id")]
 

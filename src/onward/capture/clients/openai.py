@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from onward.capture.clients.matching import Call, Chats, Errors, guard
+from onward.capture.conversations.assembly import Assembly
 from onward.errors import ConfigError
 from onward.ids import check_id, is_id
 from onward.telemetry import logs
@@ -171,7 +172,8 @@ def _watch(chunks: Iterator[Any], call: Call) -> Iterator[Any]:
     call.so_far = parts.completion
     try:
         for chunk in chunks:
-            parts.add_chunk(chunk)
+            with guard("log"):
+                parts.add_chunk(chunk)
             yield chunk
     except BaseException as error:
         call.add_interruption(parts.completion(), None if isinstance(error, GeneratorExit) else error)
@@ -186,57 +188,13 @@ async def _watch_async(chunks: AsyncIterator[Any], call: Call) -> AsyncIterator[
     call.so_far = parts.completion
     try:
         async for chunk in chunks:
-            parts.add_chunk(chunk)
+            with guard("log"):
+                parts.add_chunk(chunk)
             yield chunk
     except BaseException as error:
         call.add_interruption(parts.completion(), None if isinstance(error, GeneratorExit) else error)
         raise
     await asyncio.shield(asyncio.ensure_future(asyncio.to_thread(call.add_answer, parts.completion())))
-
-
-class Assembly:
-    """Assembles a completion from the chunks of a stream."""
-
-    def __init__(self) -> None:
-        self._text: list[str] = []
-        self._refusal: list[str] = []
-        self._calls: dict[int, dict[str, Any]] = {}
-        self._whole: dict[str, Any] = {}
-        self._finish: str | None = None
-
-    def add_chunk(self, chunk: Any) -> None:
-        """Adds one chunk, as the client made it. Unreadable chunks are skipped: the caller has priority."""
-        with guard("log"):
-            document = chunk if isinstance(chunk, Mapping) else chunk.model_dump(mode="json")
-            for name in ("id", "model", "usage", ATTRIBUTE):
-                if document.get(name):
-                    self._whole[name] = document[name]
-            for choice in document.get("choices") or ():
-                if (choice.get("index") or 0) == 0:
-                    self._finish = choice.get("finish_reason") or self._finish
-                    self._add_delta(choice.get("delta") or {})
-
-    def _add_delta(self, delta: Mapping[str, Any]) -> None:
-        self._text.append(delta.get("content") or "")
-        self._refusal.append(delta.get("refusal") or "")
-        for part in delta.get("tool_calls") or ():
-            place = part.get("index")
-            call = self._calls.setdefault(
-                len(self._calls) if place is None else place,
-                {"id": None, "type": "function", "function": {"name": "", "arguments": ""}},
-            )
-            call["id"] = part.get("id") or call["id"]
-            function = part.get("function") or {}
-            call["function"]["name"] += function.get("name") or ""
-            call["function"]["arguments"] += function.get("arguments") or ""
-
-    def completion(self) -> dict[str, Any]:
-        message: dict[str, Any] = {"role": "assistant", "content": "".join(self._text) or None}
-        if any(self._refusal):
-            message["refusal"] = "".join(self._refusal)
-        if self._calls:
-            message["tool_calls"] = [self._calls[place] for place in sorted(self._calls)]
-        return {**self._whole, "choices": [{"index": 0, "message": message, "finish_reason": self._finish}]}
 
 
 def _copied(original: Callable[..., Any], chats: Chats) -> Callable[..., Any]:

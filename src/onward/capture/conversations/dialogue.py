@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
 
-from onward.capture.conversations import exchange, turns
+from onward.capture.conversations import endings, exchange, turns
 from onward.capture.conversations.exchange import Message
 
 if TYPE_CHECKING:
@@ -55,19 +55,14 @@ class Dialogue:
         """Adds the answer to a request. Returns whether it is final (calls no tool). Raises ContractError."""
         read = turns.completion(document)
         self.task.note(read.metadata, read.tokens, read.session_id)
-        calls = document["choices"][0]["message"].get("tool_calls") or []
         self.failed = False
         self._waiting = {}
-        actions = [
-            turns.tool_call(call) | {"tool_call_id": str(call.get("id") or index)}
-            for index, call in enumerate(calls)
-        ]
-        made = exchange.answer(asked.observation, read.action, actions, self.task.turns_so_far + 1)
+        made = exchange.answer(asked.observation, read.action, read.calls, self.task.turns_so_far + 1)
         for turn in made:
             action = turn["action"]
             final = action["type"] != "tool_call"
             if final:
-                turn["result"] = {"success": True}
+                turn["result"] = endings.result_of(action)
             kept = self.task.add(turn, asked.at)
             if not final:
                 self._waiting[action.get("tool_call_id", exchange.WRITTEN)] = kept

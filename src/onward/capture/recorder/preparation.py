@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from onward.capture import claim_check
+from onward.capture.attachments import separate_trajectory
 from onward.capture.conversations import turns
 from onward.contracts import Trajectory, canonical_json, validate
 from onward.errors import ContractError
@@ -45,9 +46,13 @@ class Preparer:
             raise ContractError(
                 "too_many_turns", f"A trajectory takes at most {turns.MAX_TURNS} turns: split the task."
             )
+        return self.encode(self.redact(document))
+
+    def redact(self, document: dict[str, Any]) -> dict[str, Any]:
+        """Returns the document without secrets and with notes in place of pictures. Raises RedactionError."""
+        noted, _ = separate_trajectory(document)
         with _REDACTING:
-            redacted = self._redactor.trajectory(document).document
-        return self.encode(redacted)
+            return self._redactor.trajectory(noted).document
 
     def encode(self, redacted: dict[str, Any]) -> bytes:
         """Cuts, checks and encodes a document that is redacted already. Raises ContractError."""

@@ -14,7 +14,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
-from onward.capture.conversations import turns
+from onward.capture.conversations import endings, turns
 from onward.capture.retrying import loggable
 from onward.clock import utc_text
 from onward.contracts.trajectory import Domain
@@ -82,10 +82,11 @@ class Task:
         ``tool_result`` later. ``action``: text, a dict with ``type``, or a chat completion. ``result``: None
         (success), text, a dict, a bool or an exception. Raises ContractError for other values.
         """
+        made = self._action(action)
         turn: dict[str, Any] = {
             "observation": turns.observation(observation, first=not self._turns),
-            "action": self._action(action),
-            "result": turns.result(result),
+            "action": made,
+            "result": endings.result_of(made) if result is None else turns.result(result),
         }
         if thoughts:
             turn["thought_process"] = [thoughts] if isinstance(thoughts, str) else list(thoughts)
@@ -111,6 +112,8 @@ class Task:
         """Adds a turn in the form of the contract, without number and time. Returns the stored copy, to which
         the caller may add JSON values. Raises ContractError if the task is over."""
         kept = turns.plain(turn, _TURN_DEPTH)
+        if thoughts := turns.lift_thoughts(kept.get("action") or {}):
+            kept["thought_process"] = [*thoughts, *kept.get("thought_process", ())]
         with self._lock:
             if self._done:
                 raise ContractError("closed", "The task is over; open a new one to record more turns.")
@@ -287,9 +290,10 @@ class OpenTurn:
 
     def action(self, action: Any) -> None:
         """Sets the agent's action: text, a dict, or a chat completion. Its duration is measured from here."""
-        self._action = turns.plain(self._task._action(action), _TURN_DEPTH + 1)
+        self._action = made = turns.plain(self._task._action(action), _TURN_DEPTH + 1)
+        self._thoughts += turns.lift_thoughts(made)
         if self._kept is not None:
-            self._kept["action"] = self._action
+            self._kept["action"] = made
         self._since = self._task._clock.monotonic()
 
     def think(self, thought: str) -> None:
@@ -314,7 +318,11 @@ class OpenTurn:
         assert self._kept is not None
         if self._action is None and error is None:
             raise ContractError("turn", "The turn has no action: call action() with what the agent did.")
-        result = turns.result(error) if error is not None else self._result or {"success": True}
+        result = (
+            turns.result(error)
+            if error is not None
+            else self._result or endings.result_of(self._action or {})
+        )
         if "execution_time_ms" not in result:
             milliseconds = 1000.0 * (self._task._clock.monotonic() - self._since)
             result = {**result, "execution_time_ms": round(milliseconds, 3)}
