@@ -13,6 +13,7 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
+import json
 import re
 import struct
 from collections.abc import Mapping
@@ -38,6 +39,9 @@ _CONTAINERS = frozenset(("audio", "video"))
 """One file format holds both."""
 _STARTS = ("iVBORw0KGgo", "/9j/", "R0lGOD", "UklGR", "JVBERi0", "SUQz", "T2dnUw", "ZkxhQ", "AAAA", "GkXfo")
 """First letters of the base64 of a format that is recognised without a declared type."""
+_NOTE = re.compile(
+    rf"\[(?:{'|'.join(_NOUNS.values())}|file|unreadable data) \S+ [\d.]+ [kM]?B sha256:[0-9a-f]{{64}}\]"
+)
 _MAGIC = {
     b"ID3": "audio/mpeg",
     b"OggS": "audio/ogg",
@@ -93,6 +97,13 @@ def separate_trajectory(document: dict[str, Any]) -> tuple[dict[str, Any], list[
         listed = {**metadata, "attachments": [one.description() for one in found]}
         noted = {**noted, "metadata": listed}
     return noted, found
+
+
+def shown(part: Any) -> str:
+    """Returns a part of a message as text: its note if it holds binary data, now or before, else JSON."""
+    noted = json.dumps(separate(part)[0], ensure_ascii=False)
+    notes = _NOTE.findall(noted)
+    return notes[0] if len(notes) == 1 else noted
 
 
 def note_of(data: bytes) -> str | None:

@@ -148,3 +148,55 @@ def test_without_the_package_one_sentence_says_what_to_install(recorder, monkeyp
     monkeypatch.setattr(builtins, "__import__", missing)
     with pytest.raises(MissingExtraError, match=r"pip install -e '.*\[langchain\]'"):
         langchain_handler(recorder)
+
+
+THOUGHT = {"type": "thinking", "thinking": "Four is even.", "signature": "s"}
+
+
+@pytest.mark.parametrize(
+    ("message", "thoughts", "text"),
+    [
+        (AIMessage([THOUGHT, {"type": "text", "text": "Even."}]), ["Four is even."], "Even."),
+        (
+            AIMessage([{"type": "reasoning", "id": "rs", "summary": []}, {"type": "text", "text": "Even."}]),
+            None,
+            "Even.",
+        ),
+        (
+            AIMessage("Even.", additional_kwargs={"reasoning_content": "Four is even."}),
+            ["Four is even."],
+            "Even.",
+        ),
+    ],
+)
+def test_content_blocks_and_thoughts_are_recorded(message, thoughts, text, recorder):
+    model = FakeMessagesListChatModel(responses=[message])
+    model.invoke("Is four even?", config={"callbacks": [langchain_handler(recorder)]})
+    (turn,) = stored(recorder)[0].turns
+    assert (turn.thought_process, turn.action.raw_response) == (thoughts, text) and turn.result.success
+
+
+def test_blocks_with_a_call_are_one_call_and_stay_one_task(recorder):
+    block = {"type": "tool_use", "id": "c0", "name": "weather", "input": {"city": "Rome"}}
+    call = AIMessage(
+        [THOUGHT, {"type": "text", "text": "A moment."}, block], tool_calls=calling("Rome").tool_calls
+    )
+    model = FakeMessagesListChatModel(
+        responses=[call, AIMessage([THOUGHT, {"type": "text", "text": "Sunny."}])]
+    )
+    agent(model).invoke("Weather in Rome?", config={"callbacks": [langchain_handler(recorder)]})
+    (trajectory,) = stored(recorder)
+    first, last = trajectory.turns
+    assert (first.action.tool_name, first.result.output) == ("weather", "sunny in Rome")
+    assert first.thought_process == ["Four is even."] and first.action.raw_response == "A moment."
+    assert last.observation.type == "tool_result" and last.action.raw_response == "Sunny."
+
+
+@pytest.mark.parametrize(("field", "reason"), [("finish_reason", "length"), ("stop_reason", "max_tokens")])
+def test_an_answer_that_was_cut_is_no_success(field, reason, recorder):
+    message = AIMessage("The three reasons are: fir", response_metadata={field: reason})
+    model = FakeMessagesListChatModel(responses=[message])
+    model.invoke("Three reasons?", config={"callbacks": [langchain_handler(recorder)]})
+    (turn,) = stored(recorder)[0].turns
+    assert (turn.action.finish_reason, turn.result.success) == (reason, False)
+    assert (turn.result.error or "").startswith("truncated")

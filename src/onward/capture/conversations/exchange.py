@@ -8,11 +8,10 @@ redactor cannot find in the token ids what it does not see as text.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from onward.capture.attachments import separate
+from onward.capture.attachments import shown
 from onward.capture.conversations.content import is_text, text_of
 from onward.capture.conversations.turns import plain
 
@@ -99,10 +98,7 @@ def text(content: Any) -> str:
 
 def _shown(part: Any) -> str:
     told = text_of(part)
-    if told is not None:
-        return told
-    noted, found = separate(plain(part))
-    return found[0].note if len(found) == 1 else json.dumps(noted, ensure_ascii=False)
+    return shown(plain(part)) if told is None else told
 
 
 def name_of(tool: Any) -> str | None:

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from onward.capture.conversations.answers import read_answer
-from onward.capture.conversations.exchange import name_of
+from onward.capture.conversations.content import read_message
+from onward.capture.conversations.exchange import name_of, text
 from onward.lm.tool_words import in_words
 
 Message = dict[str, Any]
@@ -232,16 +233,19 @@ def _are_messages(given: Any) -> bool:
 
 
 def _message(given: Mapping[str, Any]) -> Message:
-    """Copies a message with only the fields of the chat API; text in parts is joined to one text."""
+    """Copies a message with only the fields of the chat API. Its content becomes text: parts are joined, a
+    picture becomes its note, thoughts are left out, and calls in the content become ``tool_calls``."""
     kept = {name: given[name] for name in _FIELDS if given.get(name) is not None}
-    parts = kept.get("content")
-    if isinstance(parts, list) and all(isinstance(p, Mapping) and p.get("type") == "text" for p in parts):
-        kept["content"] = "".join(str(part.get("text") or "") for part in parts)
-    calls = kept.get("tool_calls")
-    if not isinstance(calls, list) or not calls or any(name_of(call) is None for call in calls):
-        kept.pop("tool_calls", None)
-    kept.setdefault("content", None if "tool_calls" in kept else "")
-    return kept
+    kept.pop("tool_calls", None)
+    if kept["role"] == "function":
+        kept["role"] = "tool"
+    if kept["role"] != "assistant":
+        return {**kept, "content": text(given.get("content"))}
+    parts = read_message(given)
+    if parts.calls and all(name_of(call) for call in parts.calls):
+        kept["tool_calls"] = parts.calls
+    said = parts.text + text(parts.others)
+    return {**kept, "content": said or (None if "tool_calls" in kept else "")}
 
 
 def _usual(tool: Mapping[str, Any]) -> dict[str, Any]:

@@ -170,6 +170,7 @@ _WORDS = {
     "subtasks_open": "not all subtasks are done",
     "no_final_response": "no final response was delivered",
     "empty_response": "the final response is empty",
+    "answer_withheld": "the model refused its final answer, or a filter withheld it",
 }
 """Contradiction → its text, the most serious first."""
 
@@ -198,6 +199,7 @@ def _contradictions(trajectory: Trajectory, outcome: Outcome, reporter: Reporter
             "subtasks_open": subtasks is not None and subtasks < 1.0,
             "no_final_response": not final and reporter != "environment" and tests != 1.0,
             "empty_response": answer is not None and not answer.strip(),
+            "answer_withheld": final and reporter != "environment" and facts.is_withheld(last),
         }
     return tuple(name for name in _WORDS if found.get(name))
 
