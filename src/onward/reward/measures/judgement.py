@@ -129,6 +129,7 @@ def _derive(trajectory: Trajectory, corrected: int | None) -> tuple[Status, floa
     ======================================  ===================  ==========================================
     nothing is recorded of any turn         failed               0
     the last result is a failure            failed               0
+    the final answer was refused, filtered  failed               0
     no final response                       abandoned            0
     tests ran and none passed at the end    failed               0
     a final response that succeeded         partial_completion   0.25 · share of subtasks done · share of
@@ -143,6 +144,8 @@ def _derive(trajectory: Trajectory, corrected: int | None) -> tuple[Status, floa
         return "failed", 0.0, "nothing is recorded of the work"
     if not last.result.success:
         return "failed", 0.0, "the last result is a failure"
+    if facts.is_withheld(last):
+        return "failed", 0.0, "the model refused its final answer, or a filter withheld it"
     if not facts.is_final_response(last):
         return "abandoned", 0.0, "the work ended without a final response"
     subtasks, tests = facts.subtasks_done(trajectory), facts.tests_passed(trajectory)
