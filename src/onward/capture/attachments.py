@@ -20,6 +20,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+PREFIX = "attachments"
+"""First part of the keys in the object store, before the day."""
+SUBJECT = "attachment"
+"""Subject of an attachment in an outbox. It goes to the object store, never to the bus."""
+MAX_BYTES = 32 << 20
+"""A larger attachment is not kept: only its note is stored."""
 MIN_CHARS = 256
 """Shorter base64 stays in place: scanning it costs nothing."""
 _DATA_URL = re.compile(
@@ -69,9 +75,15 @@ class Attachment:
         noun = _NOUNS.get(self.media_type.partition("/")[0], "file") if self.is_kept else "unreadable data"
         return f"[{noun} {self.media_type} {size_text(self.size)} sha256:{self.sha256}]"
 
-    def description(self) -> dict[str, Any]:
-        """Returns its entry in ``metadata.attachments``."""
-        return {"media_type": self.media_type, "bytes": self.size, "sha256": self.sha256}
+    def key(self, day: str) -> str | None:
+        """Returns its key in the object store; None if it is not kept."""
+        return f"{PREFIX}/{day}/{self.sha256}" if self.is_kept and self.size <= MAX_BYTES else None
+
+    def description(self, day: str | None) -> dict[str, Any]:
+        """Returns its entry in ``metadata.attachments``; with ``uri`` if it is stored under that day."""
+        told = {"media_type": self.media_type, "bytes": self.size, "sha256": self.sha256}
+        key = None if day is None else self.key(day)
+        return told if key is None else {**told, "uri": key}
 
 
 def size_text(size: int) -> str:
@@ -87,14 +99,17 @@ def separate(document: Any) -> tuple[Any, list[Attachment]]:
     return separator.value(document, None), list(separator.found.values())
 
 
-def separate_trajectory(document: dict[str, Any]) -> tuple[dict[str, Any], list[Attachment]]:
-    """Works like ``separate`` and lists the attachments in ``metadata.attachments``."""
+def separate_trajectory(
+    document: dict[str, Any], day: str | None = None
+) -> tuple[dict[str, Any], list[Attachment]]:
+    """Works like ``separate`` and lists the attachments in ``metadata.attachments``. ``day`` (yyyymmdd) is
+    that of their keys if they are stored."""
     noted, found = separate(document)
     if not found:
         return document, []
     metadata = noted.get("metadata")
     if isinstance(metadata, dict):
-        listed = {**metadata, "attachments": [one.description() for one in found]}
+        listed = {**metadata, "attachments": [one.description(day) for one in found]}
         noted = {**noted, "metadata": listed}
     return noted, found
 

@@ -12,15 +12,18 @@ import json
 import random
 import sqlite3
 import wave
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from PIL import Image
 
 from onward import Recorder
-from onward.capture.attachments import MIN_CHARS, separate, size_text
+from onward.bus.outbox import Outbox
+from onward.capture.attachments import MIN_CHARS, SUBJECT, separate, size_text
 from onward.capture.conversations import exchange
 from onward.capture.conversations.messages import conversation
+from onward.clock import ManualClock
 from onward.contracts import Trajectory, decode
 
 NOISE = random.Random(7).randbytes(3000)
@@ -188,3 +191,27 @@ def test_notes_are_left_alone_by_a_second_separation_and_by_redaction(tmp_path):
     with Recorder(tmp_path / "o.db", known_secrets=[]) as recorder, recorder.task(told) as task:
         task.turn(observation=told, action=told)
     assert body_of(tmp_path).count(told) == 3
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_the_bytes_wait_beside_the_outbox_for_the_object_store(keep, tmp_path):
+    data, digest = FILES["image/png"], hashlib.sha256(FILES["image/png"]).hexdigest()
+    clock = ManualClock(datetime(2026, 3, 5, 12, tzinfo=UTC))
+    picture = {"media_type": "image/png", "data": b64(data)}
+    torso = {"media_type": "image/png", "data": b64(NOISE)}
+    with Recorder(
+        tmp_path / "o.db", known_secrets=[], objects=tmp_path, keep_attachments=keep, clock=clock
+    ) as recorder:
+        for _ in range(2):
+            with recorder.task("Look") as task:
+                task.turn(observation={"parts": [picture, torso]}, action="Noise.")
+        assert recorder.pending() == 2
+    key = f"attachments/20260305/{digest}"
+    first = json.loads(body_of(tmp_path))["metadata"]["attachments"][0]
+    assert first.get("uri") == (key if keep else None) and first["sha256"] == digest
+    waiting = tmp_path / "o.db.attachments"
+    assert waiting.exists() is keep
+    if keep:
+        (attached,) = Outbox(waiting).next_batch()
+        assert (attached.subject, attached.msg_id, attached.body) == (SUBJECT, key, data)
+        assert waiting.stat().st_mode & 0o077 == 0
