@@ -1,7 +1,8 @@
 """Assigns each call of a chat client to a task, without help from the agent.
 
-A request continues an answer when it contains the results of that answer's tool calls, or repeats everything
-up to that answer and adds to it.
+A request continues an answer when it contains the results of that answer's tool calls, repeats everything
+up to that answer and adds to it, or names the answer by its id. Of several that fit equally, it continues the
+one that was asked nearest to it: in the same thread or coroutine, or in the same branch of a run.
 
 Invariants: nothing here may disturb the agent, so ``Call`` catches errors. Only this process knows the open
 chats, so a forked child forgets them.
@@ -14,6 +15,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Literal
 
 from onward.capture.conversations.content import document_of, read_message
@@ -43,9 +45,11 @@ class Chat:
 
     dialogue: Dialogue
     seed: str
-    link: bytes = b""
-    """Hash of all messages up to and including the latest answer."""
+    links: tuple[bytes, ...] = ()
+    """Hashes of all messages up to and including the latest answer, one for each of its choices."""
     length: int = 0
+    near: tuple[Any, ...] = ()
+    """Place in the program that asked last, from the outside to the inside."""
     ambient: bool = False
     """True within ``with recorder.task(…)``: the block ends the task."""
     call: Call | None = None
@@ -61,6 +65,20 @@ class Chat:
         if self.busy:
             return False
         return self.dialogue.task is task if self.ambient else task is None and self.seed == seed
+
+    def distance(self, near: tuple[Any, ...]) -> int:
+        """Returns a smaller number the more of ``near`` is the place that asked last."""
+        return -sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(self.near, near, strict=False)))
+
+
+@dataclass(frozen=True)
+class _Answered:
+    """The state of a conversation after an answer that later requests name by its id."""
+
+    link: bytes
+    length: int
+    system: Message | None
+    """The instructions, which each request repeats."""
 
 
 class Chats(Forking):
@@ -87,30 +105,83 @@ class Chats(Forking):
         self._open: list[Chat] = []
         self._heads: Heads[Chat] = Heads()
         self._sessions: Lru[bytes, str] = Lru(_REMEMBERED)
+        self._answered: Lru[str, _Answered] = Lru(_REMEMBERED)
+        self._reported: set[str] = set()
         self._sweeper: threading.Thread | None = None
         recorder.before_close(self.close)
         register_fork_hooks(self)
 
     def begin(
-        self, messages: Sequence[Message], tools: Any, session_id: str | None, user: str | None = None
+        self,
+        messages: Sequence[Message],
+        tools: Any,
+        session_id: str | None,
+        user: str | None = None,
+        *,
+        task: Task | None = None,
+        after: str | None = None,
+        near: tuple[Any, ...] = (),
     ) -> Call:
         """Registers a request before it is sent. ``user`` identifies its session if ``session_id`` does not,
-        and is not stored."""
+        and is not stored. ``task`` is the task that it belongs to, by default that of the ``with`` block.
+        ``after`` is the id of the answer that it continues without repeating it."""
         clock = self.recorder.clock
         named = session_id or (self.recorder.session_of(user) if user else None)
         seed = named or self._session_id or ""
-        links = chain(seed, map(_identity, messages))
-        task = current_task(self.recorder)
+        task = task or current_task(self.recorder)
+        system = messages[0] if messages and messages[0].get("role") == "system" else None
         with self._lock:
-            chat, known = self._find(messages, links, seed, task)
+            before = self._answered.get(after) if after else None
+            if before is not None and system is not None and before.system == system:
+                messages = messages[1:]
+            links = chain(seed, map(_identity, messages), after=before.link if before else None)
+            earlier = before.length if before else 0
+            chat, known = self._find(messages, links, earlier, seed, task, near)
             if chat is None:
-                chat = self._start(messages, links, seed, task)
+                chat = self._start(instructions(messages), links, seed, task)
                 self._describe(chat, session_id, user)
             asked = chat.dialogue.add_request(messages[known:], tools, clock.now())
-            chat.call = Call(self, chat, asked, links[-1], len(messages))
-            chat.touched = clock.monotonic()
-        self._watch()
-        return chat.call
+            asks = _Asked(links[-1], earlier + len(messages), system, instructions(messages), asked)
+            chat.call = Call(self, chat, asks)
+            call = chat.call
+            chat.touched, chat.near = clock.monotonic(), near
+        if not chat.ambient:
+            self._watch()
+        return call
+
+    def report(self, name: str, why: str) -> None:
+        """Logs once that calls of ``name`` are not recorded, and why."""
+        with self._lock:
+            if name in self._reported:
+                return
+            self._reported.add(name)
+        _log.warning("calls of this kind are not recorded", calls=name, why=why)
+
+    def add_result(
+        self, task: Task, call_id: str, result: Any, milliseconds: float, near: tuple[Any, ...]
+    ) -> None:
+        """Adds the result of a tool call to the conversation of ``task`` that waits for it; of several with
+        the same id to the nearest."""
+        with self._lock:
+            waiting = [
+                chat
+                for chat in self._open
+                if chat.dialogue.task is task and call_id in chat.dialogue.pending_calls
+            ]
+            if waiting:
+                chat = min(waiting, key=lambda chat: (chat.distance(near), chat.touched))
+                chat.dialogue.add_result(call_id, result, milliseconds)
+
+    def end_task(self, task: Task, why: Closed) -> None:
+        """Records a task that was given to ``begin``, with all its conversations."""
+        with self._lock:
+            here = [chat for chat in self._open if chat.dialogue.task is task]
+        for chat in here:
+            if (call := chat.call) is not None:
+                call.add_interruption(call.so_far(), None)
+        dialogues = [chat.dialogue for chat in here]
+        if dialogues:
+            next((one for one in dialogues if one.failed), dialogues[0]).close(why)
 
     def close(self) -> None:
         """Records every open task in its present state."""
@@ -128,29 +199,48 @@ class Chats(Forking):
         return len(self._open)
 
     def _find(
-        self, messages: Sequence[Message], links: list[bytes], seed: str, task: Task | None
+        self,
+        messages: Sequence[Message],
+        links: list[bytes],
+        earlier: int,
+        seed: str,
+        task: Task | None,
+        near: tuple[Any, ...],
     ) -> tuple[Chat | None, int]:
-        """Returns the chat that the request continues, and the number of its messages already known there."""
-        chat = self._heads.find(links, lambda chat: chat.is_free(seed, task))
+        """Returns the chat that the request continues, and the number of its messages already known there.
+        ``earlier`` messages are known by the id of an answer alone."""
+        chat = self._heads.find(
+            links, lambda chat: chat.is_free(seed, task), lambda chat: chat.distance(near)
+        )
         if chat is not None:
-            return chat, chat.length
+            if not set(links) & set(chat.links[:1]):
+                chat.dialogue.choose_other()
+            return chat, max(0, chat.length - earlier)
         # The history was shortened: the ids of the calls are enough.
         told = {str(m.get("tool_call_id")) for m in messages if m.get("role") == "tool"}
         free = [chat for chat in self._open if chat.is_free(seed, task)]
         answered = [chat for chat in free if chat.dialogue.pending_calls & told]
         if answered:
-            return min(answered, key=lambda c: c.touched), _after_last_answer(messages)
+            nearest = min(answered, key=lambda chat: (chat.distance(near), chat.touched))
+            return nearest, _after_last_answer(messages)
         return None, 0
 
-    def _start(self, messages: Sequence[Message], links: list[bytes], seed: str, task: Task | None) -> Chat:
+    def _start(self, asks: str, links: list[bytes], seed: str, task: Task | None) -> Chat:
         if task is not None:
             chat = Chat(Dialogue(task, self._source), seed, ambient=True)
             task.when_done(lambda: self._forget(chat))
         else:
             earlier = next((self._sessions[link] for link in reversed(links) if link in self._sessions), None)
-            task = self.recorder.task(instructions(messages), session_id=seed or earlier, **self._described)
+            task = self.recorder.task(asks, session_id=seed or earlier, **self._described)
             chat = Chat(Dialogue(task, self._source), seed)
         self._open.append(chat)
+        return chat
+
+    def _start_late(self, call: Call) -> Chat:
+        """Returns a chat of its own for a call whose task was over before its answer came: a thread can
+        outlive the block that it began in."""
+        chat = self._start(call.asked.instructions, [], call.session_id, None)
+        chat.call = call
         return chat
 
     def _describe(self, chat: Chat, session_id: str | None, user: str | None) -> None:
@@ -176,10 +266,10 @@ class Chats(Forking):
                 return
             self._open.remove(chat)
             self._heads.forget(chat)
-            if chat.link:
-                self._sessions[chat.link] = chat.dialogue.task.session_id
+            for link in chat.links:
+                self._sessions[link] = chat.dialogue.task.session_id
         if chat.call is not None:
-            chat.dialogue.add_interruption(chat.call.asked, chat.call.so_far(), None)
+            chat.dialogue.add_interruption(chat.call.asked.pending, chat.call.so_far(), None)
         chat.dialogue.close(why)
 
     def _close_all(self, due: Callable[[Chat], bool], why: Closed) -> None:
@@ -208,50 +298,97 @@ class Chats(Forking):
         self._open, self._heads, self._sweeper = [], Heads(), None
 
 
-class Call:
-    """One request until it has an answer. Errors are logged, or raised if ``errors`` is ``raise``."""
+@dataclass(frozen=True)
+class _Asked:
+    """A request: its place in the conversation, and what is recorded of it."""
 
-    def __init__(self, chats: Chats, chat: Chat, asked: PendingRequest, link: bytes, length: int) -> None:
+    link: bytes
+    length: int
+    system: Message | None
+    instructions: str
+    pending: PendingRequest
+
+
+class Call:
+    """One request until it has an answer; what comes after the first report of its end is ignored. Errors are
+    logged, or raised if ``errors`` is ``raise``."""
+
+    def __init__(self, chats: Chats, chat: Chat, asked: _Asked) -> None:
         self._chats = chats
         self._chat = chat
         self.asked = asked
-        self._link = link
-        self._length = length
         self.so_far: Callable[[], Mapping[str, Any] | None] = lambda: None
         """Returns the part of a stream received so far."""
+        self._lock = threading.Lock()
+        self._is_settled = False
+
+    @property
+    def errors(self) -> Errors:
+        return self._chats.errors
 
     @property
     def session_id(self) -> str:
         return self._chat.dialogue.task.session_id
 
-    def add_answer(self, completion: Any) -> None:
-        """Records the whole answer: a dict, or an object of the client."""
+    def add_answer(self, completion: Any, names: Sequence[str] = ()) -> None:
+        """Records the whole answer: a dict, or an object of the client. ``names`` are the ids by which a
+        later request may continue it."""
         with guard(self._chats.errors):
-            document = document_of(completion)
-            with self._chats._lock:
-                final = self._chat.dialogue.add_answer(self.asked, document)
-                answer = document["choices"][0]["message"]
-                self._settle(
-                    next_link(self._link, _identity({**answer, "role": "assistant"})), self._length + 1
-                )
+            if not self._settle():
+                return
+            try:
+                document = document_of(completion)
+                final = self._add(document, names)
+            except Exception as error:
+                self._add_interruption(None, error)
+                raise
             if final and not self._chat.ambient:
                 self._chats._end(self._chat, "answer")
 
     def add_interruption(self, completion: Mapping[str, Any] | None, error: BaseException | None) -> None:
         """Records that there is no whole answer: an error, or (None) the caller stopped reading."""
         with guard(self._chats.errors):
-            if not isinstance(error, Exception):
-                error = None  # a cancellation was requested by the caller
-            with self._chats._lock:
-                self._chat.dialogue.add_interruption(self.asked, completion, error)
-                self._settle(self._link, self._length)
+            if self._settle():
+                self._add_interruption(completion, error)
 
-    def _settle(self, link: bytes, length: int) -> None:
+    def _add(self, document: Mapping[str, Any], names: Sequence[str]) -> bool:
+        with self._chats._lock:
+            if self._chat.dialogue.task.is_over:
+                self._chat = self._chats._start_late(self)
+            final = self._chat.dialogue.add_answer(self.asked.pending, document)
+            links = tuple(
+                next_link(self.asked.link, _identity({**choice["message"], "role": "assistant"}))
+                for choice in document["choices"]
+            )
+            self._free(links, self.asked.length + 1)
+            for name in names:
+                answered = _Answered(links[0], self.asked.length + 1, self.asked.system)
+                self._chats._answered[name] = answered
+        return final
+
+    def _add_interruption(self, completion: Mapping[str, Any] | None, error: BaseException | None) -> None:
+        if not isinstance(error, Exception):
+            error = None  # a cancellation was requested by the caller
+        with self._chats._lock:
+            if self._chat.dialogue.task.is_over:
+                if not self._chat.ambient:
+                    return  # recorded when its chat was closed
+                self._chat = self._chats._start_late(self)
+            self._chat.dialogue.add_interruption(self.asked.pending, completion, error)
+            self._free((self.asked.link,), self.asked.length)
+
+    def _settle(self) -> bool:
+        """Returns whether this is the first report of the end of the call."""
+        with self._lock:
+            first, self._is_settled = not self._is_settled, True
+        return first
+
+    def _free(self, links: tuple[bytes, ...], length: int) -> None:
         chat = self._chat
-        chat.link, chat.length = link, length
+        chat.links, chat.length = links, length
         chat.call, chat.touched = None, self._chats.recorder.clock.monotonic()
         if chat in self._chats._open:
-            self._chats._heads.put(chat, link)
+            self._chats._heads.put(chat, *links)
 
 
 @contextmanager

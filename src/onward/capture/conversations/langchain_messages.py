@@ -44,17 +44,16 @@ def chat_message(message: Any) -> dict[str, Any]:
 
 def chat_completion(response: Any) -> dict[str, Any]:
     """Returns an ``LLMResult`` in the form of a chat completion."""
-    generation = response.generations[0][0]
-    message = getattr(generation, "message", None)
-    described: Mapping[str, Any] = getattr(message, "response_metadata", None) or {}
-    ended: Mapping[str, Any] = {**described, **(getattr(generation, "generation_info", None) or {})}
-    said = {"role": "assistant", "content": generation.text} if message is None else chat_message(message)
-    used = getattr(message, "usage_metadata", None) or {}
-    return {
-        "model": described.get("model_name") or described.get("model"),
-        "usage": {"total_tokens": used.get("total_tokens") or 0},
-        "choices": [{"index": 0, "message": said, "finish_reason": _reason(ended)}],
-    }
+    choices, model, tokens = [], None, 0
+    for index, generation in enumerate(response.generations[0]):
+        message = getattr(generation, "message", None)
+        described: Mapping[str, Any] = getattr(message, "response_metadata", None) or {}
+        ended: Mapping[str, Any] = {**described, **(getattr(generation, "generation_info", None) or {})}
+        said = {"role": "assistant", "content": generation.text} if message is None else chat_message(message)
+        choices.append({"index": index, "message": said, "finish_reason": _reason(ended)})
+        model = model or described.get("model_name") or described.get("model")
+        tokens = tokens or (getattr(message, "usage_metadata", None) or {}).get("total_tokens") or 0
+    return {"model": model, "usage": {"total_tokens": tokens}, "choices": choices}
 
 
 def _reason(described: Mapping[str, Any]) -> str | None:

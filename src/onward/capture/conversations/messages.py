@@ -56,11 +56,17 @@ def conversation(trajectory: Mapping[str, Any], *, as_said: bool = False) -> Con
 
     With ``as_said``, a call that the agent wrote as text (``{"tool_name": …}``, as Agent Zero does) stays
     text and its result becomes a user message: a model that will serve the same agent must learn this form.
-    Otherwise every call becomes one of ``tool_calls``.
+    Otherwise every call becomes one of ``tool_calls``. The conversations of a task that had several at a time
+    follow one another.
     """
     builder = _Builder(as_said)
+    conversations: dict[Any, list[Mapping[str, Any]]] = {}
     for turn in trajectory["turns"]:
-        builder.add(turn)
+        conversations.setdefault(turn["action"].get("conversation", 1), []).append(turn)
+    for turns in conversations.values():
+        builder.begin()
+        for turn in turns:
+            builder.add(turn)
     return builder.finished()
 
 
@@ -77,6 +83,12 @@ class _Builder:
         self._group = 0
         """Turn of the assistant message whose calls wait; 0 if there is none."""
         self._interrupted = False
+
+    def begin(self) -> None:
+        """Begins a conversation. No request of it answers a call of the one before."""
+        if any(_told(result) is not None for result in self._waiting.values()):
+            self._settle()
+        self._waiting, self._group, self._interrupted = {}, 0, False
 
     def add(self, turn: Mapping[str, Any]) -> None:
         observation, action = turn["observation"], turn["action"]
@@ -98,8 +110,7 @@ class _Builder:
 
     def finished(self) -> Conversation:
         """Returns the conversation. If the turn of a waiting call has a result, all of them are answered."""
-        if any(_told(result) is not None for result in self._waiting.values()):
-            self._settle()
+        self.begin()
         return Conversation(self._messages, list(self._tools.values()), self._answer_at)
 
     def _observe(self, observation: Mapping[str, Any]) -> None:

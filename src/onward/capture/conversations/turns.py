@@ -113,6 +113,8 @@ def completion(response: Any) -> Completion:
         taken["raw_response"] = ours["raw_response"]  # the model's text, before the gateway parsed it
     if ours.get("sampling"):
         taken["sampling"] = dict(ours["sampling"])
+    if others := _other_choices(document):
+        taken["other_choices"] = others
     metadata: dict[str, Any] = {}
     if document.get("model"):
         metadata["model"] = document["model"]
@@ -183,6 +185,12 @@ def _tokens(document: Mapping[str, Any]) -> int:
     names = ("input_tokens", "output_tokens", "prompt_eval_count", "eval_count")
     counts = [whole] if whole else [used.get(name) for name in names]
     return sum(int(count) for count in counts if isinstance(count, (int, float)))
+
+
+def _other_choices(document: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Returns the actions of the choices after the first (``n`` above 1)."""
+    further = [{"choices": [choice]} for choice in (document.get("choices") or ())[1:]]
+    return [completion(one).action for one in further if _message_of(one) is not None]
 
 
 def tool_call(call: Mapping[str, Any]) -> dict[str, Any]:

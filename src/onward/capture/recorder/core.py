@@ -92,6 +92,7 @@ class Recorder(Forking):
         optional_kinds: Iterable[str] = (),
         opt_out: str | None = None,
         user_key: str | bytes | None = None,
+        follow_threads: bool = True,
         clock: Clock | None = None,
     ) -> None:
         """Opens the outbox and starts the thread that publishes.
@@ -99,7 +100,9 @@ class Recorder(Forking):
         ``known_secrets`` are removed wherever they occur; None uses those of the environment (variables named
         like ``OPENAI_API_KEY``, passwords in URLs). ``optional_kinds`` are redacted only if named here
         (``GPS``, ``WALLET`` …). ``opt_out`` are patterns; None uses ``RL_CAPTURE_OPT_OUT``. ``user_key`` (or
-        ``ONWARD_USER_KEY``) hashes the ``user`` of a task. Raises ConfigError, BusError.
+        ``ONWARD_USER_KEY``) hashes the ``user`` of a task. With ``follow_threads``, calls in the threads and
+        thread pools that a task's block uses belong to the task: it extends ``Thread.start`` and
+        ``ThreadPoolExecutor.submit`` in this process. Raises ConfigError, BusError.
         """
         # Imported here: building the message models and rules takes longer than all other imports.
         with IMPORTING:
@@ -110,6 +113,7 @@ class Recorder(Forking):
             raise ConfigError(f"on_full is {on_full!r}: expected 'raise' or 'block'.")
         self.agent_id = agent_id
         self.subordinate_profile = subordinate_profile
+        self.follows_threads = follow_threads
         self.clock: Clock = clock or SystemClock()
         self._task = Task
         self._nats = (nats_url, nats_token)
@@ -137,7 +141,7 @@ class Recorder(Forking):
         self._lock = threading.Lock()
         self._counts: dict[str, int] = {"recorded": 0, "opted_out": 0, "failed": 0}
         self._full_since: float | None = None
-        self._before_close: list[Callable[[], object]] = []
+        self._before_close: list[Callable[[], Callable[[], object] | None]] = []
         self._closed = threading.Event()
         self._drainer: Drainer | None = None
         _living.add(self)
@@ -252,9 +256,10 @@ class Recorder(Forking):
         stays in the outbox until a recorder opens the same file."""
         if self._closed.is_set():
             return
-        for step in list(self._before_close):
+        for reference in list(self._before_close):
             try:
-                step()
+                if (step := reference()) is not None:
+                    step()
             except Exception as error:
                 _log.error("an open task was not recorded", reason=loggable(error))
         self._flush(timeout, while_away=False)
@@ -265,9 +270,11 @@ class Recorder(Forking):
             box.close()
         _living.discard(self)
 
-    def before_close(self, step: Callable[[], object]) -> None:
-        """Registers ``step``, called when the recorder closes or the process ends, while it still records."""
-        self._before_close.append(step)
+    def before_close(self, step: Callable[[], object], *, weak: bool = False) -> None:
+        """Registers ``step``, called when the recorder closes or the process ends, while it still records. A
+        ``weak`` one, a method, is forgotten together with its object."""
+        self._before_close = [one for one in self._before_close if one() is not None]
+        self._before_close.append(weakref.WeakMethod(step) if weak else lambda: step)
 
     def __enter__(self) -> Self:
         return self

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from contextvars import ContextVar, Token
 from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 from onward.capture.conversations import endings, turns
+from onward.capture.recorder.threads import inherit_in_threads
 from onward.capture.retrying import loggable
 from onward.clock import utc_text
 from onward.contracts.trajectory import Domain
@@ -32,7 +33,9 @@ _log = logs.get("recorder")
 
 
 class Task:
-    """One task in progress. Threads may call ``turn``; turns are numbered in the order of their start."""
+    """One task in progress. Threads may call ``turn``; turns are numbered in the order of their start.
+
+    Code in its ``with`` block belongs to it: coroutines, and threads and pools that the block uses."""
 
     def __init__(
         self,
@@ -50,12 +53,13 @@ class Task:
         self.trajectory_id = new_id()
         self._recorder = recorder
         self._clock = recorder.clock
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._session_id = session_id
         self._agent_id = agent_id
         self._context = turns.plain({key: value for key, value in context.items() if value is not None}, 1)
         self._metadata = turns.plain(dict(metadata), 1)
         self._turns: list[dict[str, Any]] = []
+        self._conversations = 0
         self._tokens = 0
         self._start = self._clock.now()
         self._turn_began = self._start
@@ -122,6 +126,16 @@ class Task:
             self._turn_began = self._clock.now()
         return kept
 
+    def together(self) -> AbstractContextManager[object]:
+        """Returns a context in which no other thread adds a turn."""
+        return self._lock
+
+    def next_conversation(self) -> int:
+        """Returns the number of a new conversation of this task, from 1."""
+        with self._lock:
+            self._conversations += 1
+            return self._conversations
+
     def from_completion(self, response: Any) -> dict[str, Any]:
         """Returns the action of a chat completion: a dict, or an OpenAI client's object.
 
@@ -164,6 +178,11 @@ class Task:
         with self._lock:
             return len(self._turns)
 
+    @property
+    def is_over(self) -> bool:
+        """Returns whether the task takes no more turns."""
+        return self._done
+
     def discard(self) -> None:
         """Ends the task without recording it."""
         with self._lock:
@@ -196,6 +215,8 @@ class Task:
             raise
 
     def __enter__(self) -> Self:
+        if self._recorder.follows_threads:
+            inherit_in_threads(_current)
         self._outer = _current.set(self)
         return self
 
@@ -267,9 +288,10 @@ _current: ContextVar[Task | None] = ContextVar("onward_task", default=None)
 
 
 def current_task(recorder: Recorder) -> Task | None:
-    """Returns the task of ``recorder`` in whose ``with`` block the caller is, or None."""
+    """Returns the task of ``recorder`` in whose ``with`` block the caller is, or None. A thread may outlive
+    the block that started it; then it is in no block."""
     task = _current.get()
-    return task if task is not None and task._recorder is recorder else None
+    return task if task is not None and task._recorder is recorder and not task.is_over else None
 
 
 def _settled(turn: dict[str, Any]) -> dict[str, Any]:
