@@ -47,6 +47,8 @@ class ChatServer:
         self.requests: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
         self.paths: list[str] = []
+        self.fetched: list[dict[str, Any] | int] = []
+        """Documents, or HTTP statuses, that answer the next GET requests."""
         server = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -75,6 +77,11 @@ class ChatServer:
                 self.send_header("content-length", str(len(data)))
                 self.end_headers()
                 self.wfile.write(data)
+
+            def do_GET(self) -> None:
+                document = server.fetched.pop(0)
+                status = document if isinstance(document, int) else 200
+                self._send(status, "application/json", json.dumps(document).encode())
 
             def _reply(self, reply: Reply, *, streams: bool) -> None:
                 if not streams:

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import builtins
+import gc
 import sqlite3
+import threading
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
+from uuid import uuid4
 
 import pytest
+from langchain_core.documents import Document
 from langchain_core.language_models.fake import FakeListLLM
-from langchain_core.language_models.fake_chat_models import FakeMessagesListChatModel
+from langchain_core.language_models.fake_chat_models import FakeMessagesListChatModel, GenericFakeChatModel
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
-from langchain_core.runnables import RunnableLambda
+from langchain_core.outputs import ChatGeneration, LLMResult
+from langchain_core.retrievers import BaseRetriever
+from langchain_core.runnables import RunnableLambda, RunnableParallel
 from langchain_core.tools import tool
 
 from onward import Recorder, langchain_handler
+from onward.capture.conversations.dialogue import INTERRUPTED
+from onward.capture.conversations.messages import conversation
 from onward.contracts import Trajectory, decode
 from onward.errors import MissingExtraError
 
@@ -135,6 +143,93 @@ def test_a_failing_model_is_recorded_and_its_error_goes_on(recorder):
 def test_a_chain_without_a_model_is_no_task(recorder):
     RunnableLambda(lambda x: x).invoke("x", config={"callbacks": [langchain_handler(recorder)]})
     assert stored(recorder) == []
+
+
+@pytest.mark.parametrize("ids", ["own", "same"])
+def test_parallel_branches_keep_their_own_results(recorder, ids):
+    """Both branches call a tool before either reports: first in, last out."""
+    asked, told = threading.Barrier(2), threading.Event()
+
+    def branch(city: str) -> Any:
+        name = "c0" if ids == "same" else f"id-{city}"
+        call = {"name": "weather", "args": {"city": city}, "id": name, "type": "tool_call"}
+        model = FakeMessagesListChatModel(responses=[AIMessage("", tool_calls=[call]), AIMessage(f"{city}!")])
+
+        def work(_: Any, config: Any) -> str:
+            messages: list[Any] = [HumanMessage("Weather?")]
+            messages.append(model.invoke(messages, config))
+            asked.wait(10)
+            if city == "Rome":
+                assert told.wait(10)
+            messages.append(weather.invoke(messages[-1].tool_calls[0], config))
+            told.set()
+            return str(model.invoke(messages, config).content)
+
+        return RunnableLambda(work)
+
+    both = RunnableParallel(a=branch("Rome"), b=branch("Oslo"))
+    config: Any = {"callbacks": [langchain_handler(recorder)]}
+    assert both.invoke({}, config=config) == {"a": "Rome!", "b": "Oslo!"}
+    (trajectory,) = stored(recorder)
+    pairs = [
+        ((turn.action.tool_args or {})["city"], turn.result.output)
+        for turn in trajectory.turns
+        if turn.action.type == "tool_call"
+    ]
+    assert sorted(pairs) == [("Oslo", "sunny in Oslo"), ("Rome", "sunny in Rome")]
+    document = trajectory.model_dump(mode="json", exclude_none=True)
+    said = [str(message["content"]) for message in conversation(document).messages]
+    for part in (said[:4], said[4:]):
+        city = part[-1].removesuffix("!")
+        assert part == ["Weather?", part[1], f"sunny in {city}", f"{city}!"]
+
+
+def test_all_generations_of_one_question_are_recorded(recorder):
+    handler: Any = langchain_handler(recorder)
+    run_id = uuid4()
+    handler.on_chat_model_start({}, [[HumanMessage("A tree?")]], run_id=run_id)
+    generations: Any = [ChatGeneration(message=AIMessage(word)) for word in ("oak", "elm")]
+    handler.on_llm_end(LLMResult(generations=[generations]), run_id=run_id)
+    (trajectory,) = stored(recorder)
+    action = trajectory.turns[0].action
+    others = action.model_dump()["other_choices"]
+    assert [action.raw_response, others[0]["raw_response"]] == ["oak", "elm"]
+
+
+def test_a_stream_that_the_caller_leaves_is_recorded_as_cancelled(recorder):
+    model = GenericFakeChatModel(messages=iter([AIMessage("An oak and an elm.")]))
+    stream = model.stream("Trees?", config={"callbacks": [langchain_handler(recorder)]})
+    assert [next(stream).content for _ in range(3)] == ["An", " ", "oak"]
+    stream.close()  # type: ignore[attr-defined]
+    (trajectory,) = stored(recorder)
+    (turn,) = trajectory.turns
+    assert (turn.action.raw_response, turn.result.error) == ("An oak", INTERRUPTED)
+    assert trajectory.metadata.outcome is not None and trajectory.metadata.outcome.status == "abandoned"
+
+
+def test_a_model_inside_a_retriever_belongs_to_the_outermost_run(recorder):
+    class Asking(BaseRetriever):
+        def _get_relevant_documents(self, query: str, *, run_manager: Any) -> list[Document]:
+            model = FakeMessagesListChatModel(responses=[AIMessage("rephrased")])
+            answer = model.invoke(query, config={"callbacks": run_manager.get_child()})
+            return [Document(str(answer.content))]
+
+    chain = Asking() | RunnableLambda(lambda found: cast(Any, found)[0].page_content)
+    assert chain.invoke("q", config={"callbacks": [langchain_handler(recorder)]}) == "rephrased"
+    answering = FakeMessagesListChatModel(responses=[AIMessage("done")])
+    chain = chain | answering
+    assert chain.invoke("q", config={"callbacks": [langchain_handler(recorder)]}).content == "done"
+    assert [len(trajectory.turns) for trajectory in stored(recorder)] == [1, 2]
+
+
+def test_a_handler_for_each_run_is_forgotten_after_it(recorder):
+    model = FakeMessagesListChatModel(responses=[AIMessage("Hi.")])
+    for _ in range(20):
+        model.invoke("Hello", config={"callbacks": [langchain_handler(recorder)]})
+    gc.collect()
+    langchain_handler(recorder)
+    assert len(recorder._before_close) < 6
+    assert len(stored(recorder)) == 20
 
 
 def test_without_the_package_one_sentence_says_what_to_install(recorder, monkeypatch):

@@ -393,6 +393,18 @@ def test_a_response_that_failed_is_recorded_as_failed(recorder, server, client):
     assert trajectory.metadata.outcome is not None and trajectory.metadata.outcome.status == "failed"
 
 
+def test_a_response_in_the_background_is_recorded_when_it_is_fetched(recorder, server, client):
+    server.script = lambda body: Reply((response(status="queued"),))
+    pending = client.responses.create(model="m", input="A tree?", background=True)
+    server.fetched = [response(status="in_progress"), 503, response(item("An oak."))]
+    assert client.responses.retrieve(pending.id).status == "in_progress"
+    with pytest.raises(openai.InternalServerError):
+        client.responses.retrieve(pending.id)
+    assert stored(recorder) == []
+    assert client.responses.retrieve(pending.id).output_text == "An oak."
+    assert the_turn(recorder).action.raw_response == "An oak."
+
+
 def test_work_of_the_server_beside_an_answer_is_kept(recorder, server, client):
     search = {"id": "ws_1", "type": "web_search_call", "status": "completed"}
     search |= {"action": {"type": "search", "query": "trees"}}
@@ -452,6 +464,7 @@ async def test_a_cancelled_stream_keeps_what_had_arrived(recorder, server, async
     completions = async_client.chat.completions
 
     async def listen() -> None:
+        stream: Any = None
         if form == "create":
             stream = await completions.create(model="m", messages=ASK, stream=True)
         elif form == "raw":

@@ -138,6 +138,12 @@ def api_of(path: str) -> Api | None:
     return next((api for end, api in _RECORDED if path.endswith(end)), None)
 
 
+def late_id(path: str) -> str:
+    """Returns the id of the response that a request fetches or cancels; "" for any other request."""
+    parts = path.partition("?")[0].strip("/").removesuffix("/cancel").split("/")
+    return parts[-1] if len(parts) > 1 and parts[-2] == "responses" else ""
+
+
 def not_recorded(path: str) -> tuple[str, str] | None:
     """Returns the kind of a call of a model that is not recorded, and the reason."""
     return next(((part, why) for part, why in _NOT_RECORDED.items() if part in path), None)

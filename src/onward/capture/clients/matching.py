@@ -107,6 +107,8 @@ class Chats(Forking):
         self._sessions: Lru[bytes, str] = Lru(_REMEMBERED)
         self._answered: Lru[str, _Answered] = Lru(_REMEMBERED)
         self._reported: set[str] = set()
+        self._late: Lru[str, Any] = Lru(_REMEMBERED)
+        """Watches of answers that the server still makes in the background, by their ids."""
         self._sweeper: threading.Thread | None = None
         recorder.before_close(self.close)
         register_fork_hooks(self)
@@ -156,6 +158,11 @@ class Chats(Forking):
                 return
             self._reported.add(name)
         _log.warning("calls of this kind are not recorded", calls=name, why=why)
+
+    def late(self, name: str) -> Any:
+        """Returns the watch of an answer that the server makes in the background, or None."""
+        with self._lock:
+            return self._late.get(name) if name else None
 
     def add_result(
         self, task: Task, call_id: str, result: Any, milliseconds: float, near: tuple[Any, ...]
@@ -296,6 +303,7 @@ class Chats(Forking):
     def after_fork_in_child(self) -> None:
         self._lock = threading.RLock()
         self._open, self._heads, self._sweeper = [], Heads(), None
+        self._late.clear()
 
 
 @dataclass(frozen=True)
@@ -329,6 +337,11 @@ class Call:
     @property
     def session_id(self) -> str:
         return self._chat.dialogue.task.session_id
+
+    def put_late(self, name: str, watch: Any) -> None:
+        """Notes the id of an answer that the server makes in the background."""
+        with self._chats._lock:
+            self._chats._late[name] = watch
 
     def add_answer(self, completion: Any, names: Sequence[str] = ()) -> None:
         """Records the whole answer: a dict, or an object of the client. ``names`` are the ids by which a

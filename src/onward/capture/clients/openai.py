@@ -15,7 +15,7 @@ import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from onward.capture.clients.apis import api_of, not_recorded
+from onward.capture.clients.apis import api_of, late_id, not_recorded
 from onward.capture.clients.matching import Call, Chats, Errors, guard
 from onward.capture.clients.watching import Watch, in_thread, is_on_its_way
 from onward.errors import ConfigError
@@ -78,8 +78,9 @@ def _wrapped(client: C, chats: Chats) -> C:
         )
     if callable(getattr(target, "post", None)):
         target.post = _recorded_post(target.post, target, chats)
+        target.get = _recorded_get(target.get, chats)
         for resource in _resources(target, target):
-            resource._post = target.post
+            resource._post, resource._get = target.post, target.get
     else:  # a client of another make
         for name in ("create", "parse"):
             if callable(getattr(completions, name, None)):
@@ -114,9 +115,21 @@ def _recorded_post(original: Callable[..., Any], client: Any, chats: Chats) -> C
         call = _begin(client, chats, str(path), body, headers)
         if call is not None:
             given["options"] = {**options, "headers": {**_our_headers(call, client, headers), **headers}}
-        return _watched(lambda: original(path, *args, **given), call, str(path))
+        # A cancelled background response is answered with what it became.
+        watch = chats.late(late_id(str(path))) if call is None else _watch_of(call, str(path))
+        return _watched(lambda: original(path, *args, **given), watch)
 
     return post
+
+
+def _recorded_get(original: Callable[..., Any], chats: Chats) -> Callable[..., Any]:
+    """Wraps the client's ``get``, by which it fetches the answer to a request in the background."""
+
+    @functools.wraps(original)
+    def get(path: str, *args: Any, **given: Any) -> Any:
+        return _watched(lambda: original(path, *args, **given), chats.late(late_id(str(path))))
+
+    return get
 
 
 def _recorded_method(original: Callable[..., Any], client: Any, chats: Chats) -> Callable[..., Any]:
@@ -130,7 +143,8 @@ def _recorded_method(original: Callable[..., Any], client: Any, chats: Chats) ->
         call = _begin(client, chats, CHAT_PATH, given, headers)
         if call is not None:
             given["extra_headers"] = {**_our_headers(call, client, headers), **headers}
-        return _watched(lambda: original(*args, **given), call, CHAT_PATH)
+        watch = None if call is None else _watch_of(call, CHAT_PATH)
+        return _watched(lambda: original(*args, **given), watch)
 
     return create
 
@@ -156,12 +170,15 @@ def _begin(
     return None
 
 
-def _watched(request: Callable[[], Any], call: Call | None, path: str) -> Any:
-    """Sends a request and records its answer. With an asynchronous client both happen when it is awaited."""
+def _watch_of(call: Call, path: str) -> Watch | None:
     api = api_of(path)
-    if call is None or api is None:
+    return None if api is None else Watch(call, api)
+
+
+def _watched(request: Callable[[], Any], watch: Watch | None) -> Any:
+    """Sends a request and records its answer. With an asynchronous client both happen when it is awaited."""
+    if watch is None:
         return request()
-    watch = Watch(call, api)
     try:
         answer = request()
     except BaseException as error:

@@ -37,6 +37,8 @@ class Watch:
         self._body: list[bytes] = []
         self._is_reading = False
         """True while the client itself reads: then a close of the connection is not the caller's."""
+        self._is_late = False
+        """True while the server makes the answer in the background."""
         self._is_parsed = False
         """True if the caller reads a stream of chunks: then its bytes are not read here, too."""
         self._is_receiving = False
@@ -61,6 +63,8 @@ class Watch:
         """Records that the call ended in ``error``. One of the client's errors has the answer, which it could
         not parse."""
         with guard(self._call.errors):
+            if self._is_late:
+                return  # the client could not fetch it, and may try again
             completion = getattr(error, "completion", None)
             document = None if completion is None else self._api.completion(_document(completion))
             self._call.add_interruption(document, error)
@@ -69,8 +73,10 @@ class Watch:
         document = _document(answer)
         told = failure(document)
         if self._api.is_pending(document):
-            told = "The server answers later (background=True): this answer is not recorded."
-        if told is not None:
+            for name in self._api.names(document)[:1]:
+                self._is_late = True
+                self._call.put_late(name, self)
+        elif told is not None:
             self._call.add_interruption(self._said(document), AnswerError(told))
         else:
             self._call.add_answer(self._api.completion(document), self._api.names(document))
