@@ -147,8 +147,8 @@ def test_a_chain_without_a_model_is_no_task(recorder):
 
 @pytest.mark.parametrize("ids", ["own", "same"])
 def test_parallel_branches_keep_their_own_results(recorder, ids):
-    """Both branches call a tool before either reports: first in, last out."""
-    asked, told = threading.Barrier(2), threading.Event()
+    """Rome asks first, then Oslo asks, and Oslo reports first."""
+    first, second, told = (threading.Event() for _ in range(3))
 
     def branch(city: str) -> Any:
         name = "c0" if ids == "same" else f"id-{city}"
@@ -157,13 +157,14 @@ def test_parallel_branches_keep_their_own_results(recorder, ids):
 
         def work(_: Any, config: Any) -> str:
             messages: list[Any] = [HumanMessage("Weather?")]
+            assert city == "Rome" or first.wait(10)
             messages.append(model.invoke(messages, config))
-            asked.wait(10)
-            if city == "Rome":
-                assert told.wait(10)
+            (first if city == "Rome" else second).set()
+            assert second.wait(10) and (city == "Oslo" or told.wait(10))
             messages.append(weather.invoke(messages[-1].tool_calls[0], config))
+            answer = model.invoke(messages, config)
             told.set()
-            return str(model.invoke(messages, config).content)
+            return str(answer.content)
 
         return RunnableLambda(work)
 
