@@ -520,6 +520,23 @@ def test_a_stream_that_is_closed_half_way_is_recorded_at_once(recorder, server, 
     assert (turn.action.raw_response, turn.result.error) == ("An oak", INTERRUPTED)
 
 
+async def test_a_stream_that_is_left_within_a_block_is_a_turn_of_its_task(
+    recorder, server, client, async_client
+):
+    server.script = lambda body: text("An oak and an elm.")
+    with recorder.task("Trees"):
+        stream = client.chat.completions.create(model="m", messages=ASK, stream=True)
+        [next(stream) for _ in range(3)]
+        later = await async_client.chat.completions.create(model="m", messages=ASK, stream=True)
+        async for one in later:
+            if one.choices[0].delta.content:
+                break
+    del stream, later, one
+    (trajectory,) = stored(recorder)
+    told = [(turn.action.raw_response, turn.result.error) for turn in trajectory.turns]
+    assert told == [("An oak", INTERRUPTED), ("An ", INTERRUPTED)]
+
+
 def test_a_stream_that_is_left_after_its_last_word_is_a_whole_answer(recorder, server, client):
     stream = client.chat.completions.create(model="m", messages=ASK, stream=True)
     for one in stream:

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from onward.capture.clients.matching import Call, Chats, guard
+from onward.capture.clients.calls import Call, guard
+from onward.capture.clients.matching import Chats
 from onward.capture.conversations.exchange import instructions
 from onward.capture.conversations.langchain_messages import chat_completion, chat_message
 from onward.errors import MissingExtraError

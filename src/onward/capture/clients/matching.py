@@ -12,18 +12,14 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from itertools import takewhile
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
-from onward.capture.conversations.content import document_of, read_message
-from onward.capture.conversations.dialogue import Closed, Dialogue, PendingRequest
+from onward.capture.clients.calls import Answered, Asked, Call, Chat, Errors, identity, tell
+from onward.capture.conversations.dialogue import Closed, Dialogue
 from onward.capture.conversations.exchange import Message, instructions
-from onward.capture.conversations.links import Heads, chain, next_link
+from onward.capture.conversations.links import Heads, chain
 from onward.capture.recorder.task import Task, current_task
-from onward.capture.retrying import loggable
 from onward.forks import Forking, register_fork_hooks
 from onward.lru import Lru
 from onward.telemetry import logs
@@ -31,54 +27,11 @@ from onward.telemetry import logs
 if TYPE_CHECKING:
     from onward.capture.recorder import Recorder
 
-Errors = Literal["log", "raise"]
 BUSY_SECONDS = 3600.0
 """A call without an answer keeps its task open this long; a stream that no one reads never ends."""
 _REMEMBERED = 10_000
 """Closed conversations whose session is remembered."""
 _log = logs.get("recorder")
-
-
-@dataclass(eq=False)
-class Chat:
-    """A task in progress."""
-
-    dialogue: Dialogue
-    seed: str
-    links: tuple[bytes, ...] = ()
-    """Hashes of all messages up to and including the latest answer, one for each of its choices."""
-    length: int = 0
-    near: tuple[Any, ...] = ()
-    """Place in the program that asked last, from the outside to the inside."""
-    ambient: bool = False
-    """True within ``with recorder.task(…)``: the block ends the task."""
-    call: Call | None = None
-    """The call that waits for its answer."""
-    touched: float = 0.0
-
-    @property
-    def busy(self) -> bool:
-        return self.call is not None
-
-    def is_free(self, seed: str, task: Task | None) -> bool:
-        """Returns whether a request of that session, or within that task, may continue it."""
-        if self.busy:
-            return False
-        return self.dialogue.task is task if self.ambient else task is None and self.seed == seed
-
-    def distance(self, near: tuple[Any, ...]) -> int:
-        """Returns a smaller number the more of ``near`` is the place that asked last."""
-        return -sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(self.near, near, strict=False)))
-
-
-@dataclass(frozen=True)
-class _Answered:
-    """The state of a conversation after an answer that later requests name by its id."""
-
-    link: bytes
-    length: int
-    system: Message | None
-    """The instructions, which each request repeats."""
 
 
 class Chats(Forking):
@@ -101,11 +54,11 @@ class Chats(Forking):
         self._idle = idle_seconds
         self._session_id = session_id
         self._described = described
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
         self._open: list[Chat] = []
         self._heads: Heads[Chat] = Heads()
         self._sessions: Lru[bytes, str] = Lru(_REMEMBERED)
-        self._answered: Lru[str, _Answered] = Lru(_REMEMBERED)
+        self._answered: Lru[str, Answered] = Lru(_REMEMBERED)
         self._reported: set[str] = set()
         self._late: Lru[str, Any] = Lru(_REMEMBERED)
         """Watches of answers that the server still makes in the background, by their ids."""
@@ -132,18 +85,18 @@ class Chats(Forking):
         seed = named or self._session_id or ""
         task = task or current_task(self.recorder)
         system = messages[0] if messages and messages[0].get("role") == "system" else None
-        with self._lock:
+        with self.lock:
             before = self._answered.get(after) if after else None
             if before is not None and system is not None and before.system == system:
                 messages = messages[1:]
-            links = chain(seed, map(_identity, messages), after=before.link if before else None)
+            links = chain(seed, map(identity, messages), after=before.link if before else None)
             earlier = before.length if before else 0
             chat, known = self._find(messages, links, earlier, seed, task, near)
             if chat is None:
                 chat = self._start(instructions(messages), links, seed, task)
                 self._describe(chat, session_id, user)
             asked = chat.dialogue.add_request(messages[known:], tools, clock.now())
-            asks = _Asked(links[-1], earlier + len(messages), system, instructions(messages), asked)
+            asks = Asked(links[-1], earlier + len(messages), system, instructions(messages), asked)
             chat.call = Call(self, chat, asks)
             call = chat.call
             chat.touched, chat.near = clock.monotonic(), near
@@ -153,15 +106,30 @@ class Chats(Forking):
 
     def report(self, name: str, why: str) -> None:
         """Logs once that calls of ``name`` are not recorded, and why."""
-        with self._lock:
+        with self.lock:
             if name in self._reported:
                 return
             self._reported.add(name)
         _log.warning("calls of this kind are not recorded", calls=name, why=why)
 
+    def note_late(self, name: str, watch: Any) -> None:
+        """Notes the id of an answer that the server makes in the background."""
+        with self.lock:
+            self._late[name] = watch
+
+    def note_answered(self, names: Sequence[str], answered: Answered) -> None:
+        """Notes the ids by which a later request may continue an answer. The caller holds the lock."""
+        for name in names:
+            self._answered[name] = answered
+
+    def note_heads(self, chat: Chat) -> None:
+        """Makes an open chat known by its messages so far. The caller holds the lock."""
+        if chat in self._open:
+            self._heads.put(chat, *chat.links)
+
     def late(self, name: str) -> Any:
         """Returns the watch of an answer that the server makes in the background, or None."""
-        with self._lock:
+        with self.lock:
             return self._late.get(name) if name else None
 
     def add_result(
@@ -169,7 +137,7 @@ class Chats(Forking):
     ) -> None:
         """Adds the result of a tool call to the conversation of ``task`` that waits for it; of several with
         the same id to the nearest."""
-        with self._lock:
+        with self.lock:
             waiting = [
                 chat
                 for chat in self._open
@@ -181,7 +149,7 @@ class Chats(Forking):
 
     def end_task(self, task: Task, why: Closed) -> None:
         """Records a task that was given to ``begin``, with all its conversations."""
-        with self._lock:
+        with self.lock:
             here = [chat for chat in self._open if chat.dialogue.task is task]
         for chat in here:
             if (call := chat.call) is not None:
@@ -243,7 +211,7 @@ class Chats(Forking):
         self._open.append(chat)
         return chat
 
-    def _start_late(self, call: Call) -> Chat:
+    def start_late(self, call: Call) -> Chat:
         """Returns a chat of its own for a call whose task was over before its answer came: a thread can
         outlive the block that it began in."""
         chat = self._start(call.asked.instructions, [], call.session_id, None)
@@ -261,14 +229,16 @@ class Chats(Forking):
             task.note({"user_hash": hashed})
 
     def _forget(self, chat: Chat) -> None:
-        with self._lock:
+        if (call := chat.call) is not None:
+            call.leave()
+        with self.lock:
             if chat in self._open:
                 self._open.remove(chat)
                 self._heads.forget(chat)
 
-    def _end(self, chat: Chat, why: Closed) -> None:
+    def end(self, chat: Chat, why: Closed) -> None:
         """Records outside of the lock: it takes a disk write, and longer if the outbox is full."""
-        with self._lock:
+        with self.lock:
             if chat not in self._open:
                 return
             self._open.remove(chat)
@@ -280,17 +250,17 @@ class Chats(Forking):
         chat.dialogue.close(why)
 
     def _close_all(self, due: Callable[[Chat], bool], why: Closed) -> None:
-        with self._lock:
+        with self.lock:
             ending = [chat for chat in self._open if not chat.ambient and due(chat)]
         for chat in ending:
             try:
-                self._end(chat, why)
+                self.end(chat, why)
             except Exception as error:
-                _tell(error)
+                tell(error)
 
     def _watch(self) -> None:
         if self._sweeper is None:
-            with self._lock:
+            with self.lock:
                 if self._sweeper is None:
                     self._sweeper = threading.Thread(
                         target=_sweep,
@@ -301,136 +271,9 @@ class Chats(Forking):
                     self._sweeper.start()
 
     def after_fork_in_child(self) -> None:
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
         self._open, self._heads, self._sweeper = [], Heads(), None
         self._late.clear()
-
-
-@dataclass(frozen=True)
-class _Asked:
-    """A request: its place in the conversation, and what is recorded of it."""
-
-    link: bytes
-    length: int
-    system: Message | None
-    instructions: str
-    pending: PendingRequest
-
-
-class Call:
-    """One request until it has an answer; what comes after the first report of its end is ignored. Errors are
-    logged, or raised if ``errors`` is ``raise``."""
-
-    def __init__(self, chats: Chats, chat: Chat, asked: _Asked) -> None:
-        self._chats = chats
-        self._chat = chat
-        self.asked = asked
-        self.so_far: Callable[[], Mapping[str, Any] | None] = lambda: None
-        """Returns the part of a stream received so far."""
-        self._lock = threading.Lock()
-        self._is_settled = False
-
-    @property
-    def errors(self) -> Errors:
-        return self._chats.errors
-
-    @property
-    def session_id(self) -> str:
-        return self._chat.dialogue.task.session_id
-
-    def put_late(self, name: str, watch: Any) -> None:
-        """Notes the id of an answer that the server makes in the background."""
-        with self._chats._lock:
-            self._chats._late[name] = watch
-
-    def add_answer(self, completion: Any, names: Sequence[str] = ()) -> None:
-        """Records the whole answer: a dict, or an object of the client. ``names`` are the ids by which a
-        later request may continue it."""
-        with guard(self._chats.errors):
-            if not self._settle():
-                return
-            try:
-                document = document_of(completion)
-                final = self._add(document, names)
-            except Exception as error:
-                self._add_interruption(None, error)
-                raise
-            if final and not self._chat.ambient:
-                self._chats._end(self._chat, "answer")
-
-    def add_interruption(self, completion: Mapping[str, Any] | None, error: BaseException | None) -> None:
-        """Records that there is no whole answer: an error, or (None) the caller stopped reading."""
-        with guard(self._chats.errors):
-            if self._settle():
-                self._add_interruption(completion, error)
-
-    def _add(self, document: Mapping[str, Any], names: Sequence[str]) -> bool:
-        with self._chats._lock:
-            if self._chat.dialogue.task.is_over:
-                self._chat = self._chats._start_late(self)
-            final = self._chat.dialogue.add_answer(self.asked.pending, document)
-            links = tuple(
-                next_link(self.asked.link, _identity({**choice["message"], "role": "assistant"}))
-                for choice in document["choices"]
-            )
-            self._free(links, self.asked.length + 1)
-            for name in names:
-                answered = _Answered(links[0], self.asked.length + 1, self.asked.system)
-                self._chats._answered[name] = answered
-        return final
-
-    def _add_interruption(self, completion: Mapping[str, Any] | None, error: BaseException | None) -> None:
-        if not isinstance(error, Exception):
-            error = None  # a cancellation was requested by the caller
-        with self._chats._lock:
-            if self._chat.dialogue.task.is_over:
-                if not self._chat.ambient:
-                    return  # recorded when its chat was closed
-                self._chat = self._chats._start_late(self)
-            self._chat.dialogue.add_interruption(self.asked.pending, completion, error)
-            self._free((self.asked.link,), self.asked.length)
-
-    def _settle(self) -> bool:
-        """Returns whether this is the first report of the end of the call."""
-        with self._lock:
-            first, self._is_settled = not self._is_settled, True
-        return first
-
-    def _free(self, links: tuple[bytes, ...], length: int) -> None:
-        chat = self._chat
-        chat.links, chat.length = links, length
-        chat.call, chat.touched = None, self._chats.recorder.clock.monotonic()
-        if chat in self._chats._open:
-            self._chats._heads.put(chat, *links)
-
-
-@contextmanager
-def guard(errors: Errors) -> Iterator[None]:
-    """Context in which an error of the recorder is logged and not raised, unless ``errors`` is ``raise``."""
-    try:
-        yield
-    except Exception as error:
-        if errors == "raise":
-            raise
-        _tell(error)
-
-
-def _tell(error: Exception) -> None:
-    _log.error("a call or task was not recorded", reason=loggable(error))
-
-
-def _identity(message: Message) -> list[Any]:
-    """Returns the content that identifies a message. Only text and calls of an answer count: clients leave
-    out other parts when they send it back."""
-    calls = message.get("tool_calls")
-    if calls:
-        told: Any = [call.get("id") if isinstance(call, Mapping) else str(call) for call in calls]
-    else:
-        content = message.get("content")
-        if message.get("role") == "assistant":
-            content = read_message(message).text  # clients drop thoughts, and join parts
-        told = content.strip() if isinstance(content, str) else content or ""
-    return [message.get("role"), told, message.get("tool_call_id")]
 
 
 def _after_last_answer(messages: Sequence[Message]) -> int:

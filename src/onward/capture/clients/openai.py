@@ -16,7 +16,8 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from onward.capture.clients.apis import api_of, late_id, not_recorded
-from onward.capture.clients.matching import Call, Chats, Errors, guard
+from onward.capture.clients.calls import Call, Errors, guard
+from onward.capture.clients.matching import Chats
 from onward.capture.clients.watching import Watch, in_thread, is_on_its_way
 from onward.errors import ConfigError
 from onward.ids import check_id, is_id

@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from typing import Any
 
 from onward.capture.clients.apis import Api, failure
-from onward.capture.clients.matching import Call, guard
+from onward.capture.clients.calls import Call, guard
 from onward.capture.conversations.content import document_of
 from onward.errors import ContractError
 
@@ -75,7 +75,7 @@ class Watch:
         if self._api.is_pending(document):
             for name in self._api.names(document)[:1]:
                 self._is_late = True
-                self._call.put_late(name, self)
+                self._call.chats.note_late(name, self)
         elif told is not None:
             self._call.add_interruption(self._said(document), AnswerError(told))
         else:
@@ -120,6 +120,7 @@ class Watch:
     def _follow(self, stream: Any) -> None:
         self._is_parsed, self._body = True, []
         self._call.so_far = lambda: self._api.completion(self._parts.document)
+        self._call.leave = lambda: None if self._is_reading else self._leave()
         response = getattr(stream, "response", None)
         if hasattr(stream, "__aiter__"):
             stream._iterator = self._read_async(stream._iterator)

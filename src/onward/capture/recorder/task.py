@@ -191,7 +191,7 @@ class Task:
             self._recorder.drop_held(self.trajectory_id)
 
     def when_done(self, step: Callable[[], object]) -> None:
-        """Registers ``step`` to be called when the task is recorded or left."""
+        """Registers ``step``, called when the task ends, while it still takes turns. It must not raise."""
         self._when_done.append(step)
 
     def finish(self) -> None:
@@ -200,9 +200,9 @@ class Task:
 
         Raises OnwardError if it could not be recorded (``Recorder.accept``); another call tries again.
         """
+        self._run_steps()
         self._close()
-        while self._when_done:
-            self._when_done.pop(0)()
+        self._run_steps()  # a thread may have registered one meanwhile
         with self._lock:
             document, self._document = self._document, None
         if document is None:
@@ -213,6 +213,10 @@ class Task:
             with self._lock:
                 self._document = document
             raise
+
+    def _run_steps(self) -> None:
+        while self._when_done:
+            self._when_done.pop(0)()
 
     def __enter__(self) -> Self:
         if self._recorder.follows_threads:
