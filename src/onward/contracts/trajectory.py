@@ -86,6 +86,7 @@ class Action(ExtendedPart):
         "Why the answer ended, in its server's word: stop, tool_calls, length, content_filter …"
     )
     refusal: Text | None = own_field("The model's refusal, if it declined to answer.")
+    other_choices: ListOf[Object] | None = own_field("Actions of the further choices of the same answer.")
 
 
 class Result(ExtendedPart):
