@@ -110,9 +110,9 @@ def _recorded_post(original: Callable[..., Any], client: Any, chats: Chats) -> C
 
     @functools.wraps(original)
     def post(path: str, *args: Any, **given: Any) -> Any:
-        options = given.get("options") or {}
+        options = _fields(given.get("options"))
         body = {**_fields(given.get("body")), **_fields(options.get("extra_json"))}
-        headers = options.get("headers") or {}
+        headers = _fields(options.get("headers"))
         call = _begin(client, chats, str(path), body, headers)
         if call is not None:
             given["options"] = {**options, "headers": {**_our_headers(call, client, headers), **headers}}
@@ -140,7 +140,7 @@ def _recorded_method(original: Callable[..., Any], client: Any, chats: Chats) ->
     def create(*args: Any, **given: Any) -> Any:
         if not isinstance(given.get("messages"), (list, tuple, type(None))):
             given["messages"] = list(given["messages"])  # an iterator can be read once
-        headers = given.get("extra_headers") or {}
+        headers = _fields(given.get("extra_headers"))
         call = _begin(client, chats, CHAT_PATH, given, headers)
         if call is not None:
             given["extra_headers"] = {**_our_headers(call, client, headers), **headers}
@@ -212,8 +212,8 @@ def _our_headers(call: Call, client: Any, headers: Mapping[str, Any]) -> dict[st
     return ours
 
 
-def _fields(body: Any) -> Mapping[str, Any]:
-    return body if isinstance(body, Mapping) else {}
+def _fields(given: Any) -> Mapping[str, Any]:
+    return given if isinstance(given, Mapping) else {}
 
 
 def _place() -> tuple[Any, ...]:
