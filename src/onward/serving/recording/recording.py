@@ -340,8 +340,7 @@ class Recording:
             try:
                 if self._opt_out.matches_document(document):
                     continue
-                redacted = self._redactor.trajectory(turns.plain(document))
-                self._unkept[document["trajectory_id"]] = redacted.document
+                self._unkept[document["trajectory_id"]] = self._preparer.redact(turns.plain(document))
                 contents[document["trajectory_id"]] = _content(document)
             except Exception as error:
                 self._on_error("journal", error)
