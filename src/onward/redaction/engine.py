@@ -108,14 +108,14 @@ def _redact(
         return Redacted(document)
     work = _Work(texts, plain, buffer, fixed_values)
     pending: Sequence[int] = range(len(plain))
-    hits += work.governed(pending, work.starts)
+    hits = work.governed(pending, work.starts) + hits  # first: of equal spans the first names the kind
     starts = work.starts
     for _ in range(_MAX_ROUNDS):
         if not hits:
             break
         pending = work.replace(_per_text(_settle(hits), buffer, starts, pending), hits)
         buffer, starts = work.join(pending)
-        hits = _found(buffer, known, also) + work.governed(pending, starts)
+        hits = work.governed(pending, starts) + _found(buffer, known, also)
     else:
         raise RedactionError("The redactor did not come to an end; the document is held back.")
     new = work.changed()
@@ -134,7 +134,10 @@ def _found(buffer: bytes, known: Known, also: Sequence[Finder]) -> list[Hit]:
 
     hits = find(buffer)
     escaped = decode.unescaped(buffer)
-    return hits if escaped is None else hits + escaped.hits(find)
+    if escaped is not None:
+        hits += escaped.hits(find)
+    kept = placeholders.spans(buffer) if hits else []
+    return [hit for hit in hits if not placeholders.cut(kept, hit.start, hit.end)] if kept else hits
 
 
 class _Span(NamedTuple):
@@ -183,7 +186,12 @@ class _Work:
             if isinstance(at, dict) and i not in at:
                 continue
             start = at[i]
-            for first, last, kind in governed_spans(self.text(i), self.keys[i][1]):  # type: ignore[arg-type]
+            mark = self.keys[i][1]
+            if isinstance(mark, tuple):
+                spans = [] if i in self._parts else [mark]
+            else:
+                spans = governed_spans(self.text(i), mark)  # type: ignore[arg-type]
+            for first, last, kind in spans:
                 hits.append(Hit(start + first, start + last, kind, 2, None))
         return hits
 

@@ -18,7 +18,7 @@ import re2
 
 from onward.redaction import decode
 from onward.redaction.expressions import compiled, latin1
-from onward.redaction.judging import assigned_values
+from onward.redaction.judging import assigned_values, near_values
 from onward.redaction.rule import Check, Hit, Rule, Span
 from onward.redaction.rules.catalogue import CHECKS, RULES
 
@@ -34,6 +34,7 @@ _BY_VALUE: dict[str, Callable[[Any, bytes], Iterator[Hit]]] = {
     "assigned": assigned_values.assigned,
     "flag": assigned_values.flags,
     "cookies": assigned_values.cookies,
+    **near_values.TAKES,
 }
 
 
@@ -65,17 +66,24 @@ def _filter() -> Any:
 
 
 def _gates() -> tuple[_Gate, ...]:
-    """Makes gates for rules without a literal, and one for rules whose literal is not at the beginning."""
-    slow = {i for i, rule in enumerate(RULES) if not _begins_literal(rule.pattern)}
+    """Makes gates for rules without a literal, one for rules whose literal is not at the beginning, and one for
+    each expression that rules give as theirs. Rules with many repetitions of letters give their own: together
+    in one gate, their states would multiply."""
+    slow = {i for i, rule in enumerate(RULES) if rule.gate is None and not _begins_literal(rule.pattern)}
     bare = slow.intersection(_PREFILTER.Match(b"", True))
     apart = [{i for i in bare if RULES[i].kind in kinds} for kinds in _APART]
     sets = (*apart, bare.difference(*apart), slow - bare)
-    return tuple(_Gate(_any_of(members), frozenset(members)) for members in sets if members)
+    shared = [_Gate(_any_of(RULES[i].pattern for i in sorted(members)), frozenset(members)) for members in sets if members]
+    own: dict[str, set[int]] = {}
+    for i, rule in enumerate(RULES):
+        if rule.gate:
+            own.setdefault(rule.gate, set()).add(i)
+    return (*shared, *(_Gate(_any_of((gate,)), frozenset(members)) for gate, members in own.items()))
 
 
-def _any_of(members: Iterable[int]) -> Any:
+def _any_of(patterns: Iterable[str]) -> Any:
     options = latin1(never_capture=True, max_mem=_GATE_MEMORY)
-    parts = (f"(?:{RULES[i].pattern})" for i in sorted(members))
+    parts = (f"(?:{pattern})" for pattern in patterns)
     return re2.compile("|".join(parts).encode("latin-1"), options)
 
 

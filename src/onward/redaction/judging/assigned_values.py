@@ -47,6 +47,8 @@ def assigned(expression: Any, buffer: bytes) -> Iterator[Hit]:
         kind = secret_class(name)
         if kind is None or (buffer[last - 1] == 0x3A and buffer[first - 2 : first] == b"//"):
             continue  # the user of a URL with credentials
+        if buffer[first - 2 : first] == b"${" and buffer[last : last + 1] in (b"-", b"=", b"?", b"+"):
+            last += 1  # the default of a variable: ``${TOKEN:-…}``
         if values.closes_a_text(buffer, last):
             continue
         hit = _value(buffer, last, kind, _how(buffer, first, last, name))

@@ -105,6 +105,17 @@ def not_example(buffer: bytes, first: int, last: int) -> Span | None:
     return None if buffer[first:last].endswith(b"EXAMPLE") else (first, last)
 
 
+def not_uuid(buffer: bytes, first: int, last: int) -> Span | None:
+    """Refuses a span that goes on with a hyphen, as a longer id does."""
+    return None if buffer[last : last + 1] == b"-" or buffer[first - 1 : first] == b"-" else (first, last)
+
+
+def not_padding(buffer: bytes, first: int, last: int) -> Span | None:
+    """Refuses base64 of zero bytes: at most a third of the token may be the letter A."""
+    text = buffer[first:last]
+    return (first, last) if text.lstrip(b"A").count(b"A") * 3 < len(text) and b"==" not in text else None
+
+
 def dense_query(buffer: bytes, first: int, last: int) -> Span | None:
     """Checks the value of a query key that may be secret (``code``, ``key``): digits and letters, or long."""
     text = buffer[first:last].replace(b"%3D", b"").replace(b"%3d", b"")
@@ -182,6 +193,6 @@ def password_like(buffer: bytes, first: int, last: int) -> Span | None:
 CHECKS: dict[str, Check] = {
     check.__name__: check for check in (
         start, end, digit, dense, telling, dense_or_basic, dense_query, encoded_private, jwk, drawn, mixed,
-        token_user, not_example, jwt_header, trim, trim_prose, literal, password_like,
+        token_user, not_example, not_uuid, not_padding, jwt_header, trim, trim_prose, literal, password_like,
     )
 }  # fmt: skip

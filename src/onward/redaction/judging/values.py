@@ -29,7 +29,7 @@ bearer basic token digest apikey api-key apitoken api-token ssws splunk negotiat
 SCHEMES = frozenset(_SCHEME_WORDS.split())
 MIN_AFTER_SCHEME = 6
 _FIELD = (
-    rb"\$\{[^}]*\}|\$\([^)]*\)|\$[A-Za-z_][A-Za-z0-9_]*|\{\{.*\}\}|\{[A-Za-z_0-9.\[\]!:]*\}"
+    rb"\$\{[^}]*\}|\$\([^)]*\)|\$(?:env:)?[A-Za-z_][A-Za-z0-9_]*|\{\{.*\}\}|\{[A-Za-z_0-9.\[\]!:]*\}"
     rb"|%\([^)]*\)[sdr]|%[sdr]|%[A-Za-z_]+%|\xc2\xa7\xc2\xa7[a-z_]+\([^)]*\)|<[^<>]*>|\[[A-Za-z_ ]+\]"
 )
 _TEMPLATE = compiled(rb"(?:%b)(?:[:/@,;|. _-]{1,3}(?:%b))*" % (_FIELD, _FIELD))
