@@ -34,6 +34,7 @@ Governed = tuple[str, Mark]
 Key = str | Governed
 """A text alone, or with the class of the secret name above or beside it, or with its secret part."""
 
+_NOTHING_TYPED: dict[str, NameClass] = {}
 _NO_MARKS: dict[int, Mark] = {}
 _SCHEMA_TYPES = frozenset(("string", "integer", "number", "boolean", "object", "array", "null"))
 
@@ -84,8 +85,11 @@ class _Collector:
         seen, classes, fixed = self.seen, self._classes, self._fixed_keys
         self._count(len(value))
         named, inherited = _beside(value, governed) if "value" in value else (None, governed)
-        typed = dict(neighbours.in_object(value)) if governed is None else {}
-        self._cells.update(neighbours.in_table(value))
+        typed = _NOTHING_TYPED
+        if governed is None and not neighbours.TYPED.isdisjoint(value):
+            typed = dict(neighbours.in_object(value))
+        if not neighbours.HEADERS.isdisjoint(value):
+            self._cells.update(neighbours.in_table(value))
         for name, item in value.items():
             if name in classes:
                 below = classes[name]
@@ -129,9 +133,11 @@ class _Collector:
         seen = self.seen
         self._count(len(value))
         marks = self._cells.get(id(value), _NO_MARKS)
-        if governed is None and value:
-            marks = {**neighbours.in_list(value), **marks}
-            self._cells.update(neighbours.in_rows(value))
+        if governed is None and len(value) > 1:
+            if type(value[0]) is str:
+                marks = {**neighbours.in_list(value), **marks}
+            elif type(value[0]) is list:
+                self._cells.update(neighbours.in_rows(value))
         for i, item in enumerate(value):
             kind = type(item)
             if kind is str:

@@ -299,8 +299,11 @@ def _encode(text: str) -> bytes:
 
 
 def _want(wanted: dict[bytes, str], value: bytes, kind: str) -> None:
-    """Adds a value to propagate. A value that is both a user name and a password counts as a password."""
-    if wanted.get(value, "USER") == "USER":
+    """Adds a value to propagate. A value that is both a user name and a password counts as a password, unless it
+    may be an ordinary word: then it is replaced where a user name can stand."""
+    if value not in wanted or (wanted[value] == "USER" and not spread.may_be_common(value, kind)):
+        wanted[value] = kind
+    elif kind == "USER" and spread.may_be_common(value, wanted[value]):
         wanted[value] = kind
 
 

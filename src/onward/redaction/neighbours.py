@@ -22,12 +22,15 @@ Part = tuple[int, int, str]
 Mark = NameClass | Part
 """The class of the name that governs a whole value, or the part of it that is secret."""
 
-_TYPED = frozenset(("value", "text", "content", "input", "val", "data", "default"))
+TYPED = frozenset(("value", "text", "content", "input", "val", "data", "default"))
 _LABELS = (
     "name", "key", "header", "label", "id", "selector", "field", "element", "locator", "placeholder", "target",
     "xpath", "css", "variable", "param", "parameter", "argument", "option", "aria-label", "title",
 )  # fmt: skip
-_HEADERS = ("columns", "headers", "header", "fields", "names", "keys", "cols", "schema", "column_names")
+HEADERS = frozenset(
+    ("columns", "headers", "header", "fields", "names", "keys", "cols", "schema", "column_names")
+)
+"""Members that may contain the names of a table's columns."""
 _ROWS = ("rows", "data", "values", "records", "items", "results", "body")
 _MOST_MEMBERS = 40
 _MOST_ARGUMENTS = 128
@@ -36,14 +39,19 @@ _LONGEST_COMMAND = 4096
 
 def in_object(value: dict[Any, Any]) -> Iterator[tuple[str, NameClass]]:
     """Yields (member, class) for each member of ``value`` that was typed into the field that another names."""
-    if len(value) > _MOST_MEMBERS or _TYPED.isdisjoint(value):
+    if len(value) > _MOST_MEMBERS:
         return
     kind = next(
-        (found for label in _LABELS if type(text := value.get(label)) is str and (found := label_class(text))), None
+        (
+            found
+            for label in _LABELS
+            if type(text := value.get(label)) is str and (found := label_class(text))
+        ),
+        None,
     )
     if kind is None:
         return
-    for name in _TYPED.intersection(value):
+    for name in TYPED.intersection(value):
         typed = value[name]
         if type(typed) is str and len(typed) <= _LONGEST_COMMAND and is_form_value(_bytes(typed), kind):
             yield name, kind
@@ -51,8 +59,10 @@ def in_object(value: dict[Any, Any]) -> Iterator[tuple[str, NameClass]]:
 
 def in_table(value: dict[Any, Any]) -> Iterator[tuple[int, dict[int, Mark]]]:
     """Yields (identity of a row, its marks) for the rows of ``value``, if it has a list of columns."""
-    header = next((item for name in _HEADERS if type(item := value.get(name)) is list and item), None)
-    if header is None or len(value) > _MOST_MEMBERS:
+    header = next(
+        (item for name in sorted(HEADERS.intersection(value)) if type(item := value[name]) is list), None
+    )
+    if not header or len(value) > _MOST_MEMBERS:
         return
     kinds = [_column(cell) for cell in header]
     for name in _ROWS if any(kinds) else ():
@@ -62,25 +72,27 @@ def in_table(value: dict[Any, Any]) -> Iterator[tuple[int, dict[int, Mark]]]:
 
 
 def in_list(value: list[Any]) -> dict[int, Mark]:
-    """Returns the marks of the members of ``value``: the second of a pair, or arguments of a command."""
-    first = value[0]
-    if type(first) is not str or len(value) < 2 or len(value) > _MOST_ARGUMENTS:
+    """Returns the marks of the members of a list that begins with text: the second of a pair, or arguments of a
+    command."""
+    if len(value) > _MOST_ARGUMENTS:
         return {}
     if len(value) == 2:
-        second, kind = value[1], secret_class(first)
+        second, kind = value[1], secret_class(value[0])
         if kind and kind not in PERSONAL and type(second) is str and _is_pair_value(_bytes(second)):
             return {1: kind}
     if any(type(item) is str and item[:1] in ("-", "/") for item in value[1:]):
-        items = tuple(item if type(item) is str else str(item) for item in value if not isinstance(item, (dict, list)))
+        items = tuple(
+            item if type(item) is str else str(item) for item in value if not isinstance(item, (dict, list))
+        )
         if len(items) == len(value) and sum(map(len, items)) <= _LONGEST_COMMAND:
             return {i: mark for i, mark in _arguments(items).items() if type(value[i]) is str}
     return {}
 
 
 def in_rows(value: list[Any]) -> Iterator[tuple[int, dict[int, Mark]]]:
-    """Yields (identity of a row, its marks) for a list of rows whose first row names the columns."""
+    """Yields (identity of a row, its marks) for a list of lists of which the first names the columns."""
     header = value[0]
-    if type(header) is list and len(value) > 1 and 1 < len(header) <= _MOST_MEMBERS:
+    if 1 < len(header) <= _MOST_MEMBERS:
         kinds = [_column(cell) if type(cell) is str else None for cell in header]
         if any(kinds):
             yield from _rows(value[1:], kinds, every=False)
@@ -102,7 +114,11 @@ def _rows(
 
 
 def _column(cell: Any) -> NameClass | None:
-    name = next((cell[key] for key in ("name", "field", "key", "id") if key in cell), None) if type(cell) is dict else cell
+    name = (
+        next((cell[key] for key in ("name", "field", "key", "id") if key in cell), None)
+        if type(cell) is dict
+        else cell
+    )
     kind = secret_class(name) if type(name) is str else None
     return None if kind in PERSONAL else kind
 

@@ -87,7 +87,9 @@ def token(
     gate: str | None = None,
 ) -> Rule:
     """A rule of layer 1 whose whole match is the secret; ``secrets`` are its positive examples."""
-    return Rule(kind, pattern, 1, checks=checks, positives=whole(*secrets), negatives=negatives, note=note, gate=gate)
+    return Rule(
+        kind, pattern, 1, checks=checks, positives=whole(*secrets), negatives=negatives, note=note, gate=gate
+    )
 
 
 vendor_rule = partial(Rule, layer=1, take="group")

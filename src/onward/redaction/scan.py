@@ -73,7 +73,11 @@ def _gates() -> tuple[_Gate, ...]:
     bare = slow.intersection(_PREFILTER.Match(b"", True))
     apart = [{i for i in bare if RULES[i].kind in kinds} for kinds in _APART]
     sets = (*apart, bare.difference(*apart), slow - bare)
-    shared = [_Gate(_any_of(RULES[i].pattern for i in sorted(members)), frozenset(members)) for members in sets if members]
+    shared = [
+        _Gate(_any_of(RULES[i].pattern for i in sorted(members)), frozenset(members))
+        for members in sets
+        if members
+    ]
     own: dict[str, set[int]] = {}
     for i, rule in enumerate(RULES):
         if rule.gate:

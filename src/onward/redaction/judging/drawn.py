@@ -13,7 +13,13 @@ _SHORTEST = 8
 _LONGEST_NAME = 8
 """Runs of letters and digits of this length with changes between them are no names."""
 _SHAPE = bytes(
-    ord("a") if 0x61 <= c <= 0x7A else ord("A") if 0x41 <= c <= 0x5A else ord("0") if 0x30 <= c <= 0x39 else ord("-")
+    ord("a")
+    if 0x61 <= c <= 0x7A
+    else ord("A")
+    if 0x41 <= c <= 0x5A
+    else ord("0")
+    if 0x30 <= c <= 0x39
+    else ord("-")
     for c in range(256)
 )
 _SIGNS = frozenset(b"!@#$%^&*")

@@ -135,7 +135,9 @@ _BEST_FIRST: tuple[NameClass, ...] = tuple(name for name in get_args(NameClass) 
 
 
 _LONGEST_LABEL = 120
-_FORM_WORDS = frozenset("field input box textbox textfield textarea edit entry here value required css xpath".split())
+_FORM_WORDS = frozenset(
+    "field input box textbox textfield textarea edit entry here value required css xpath".split()
+)
 """Words after a name in a label that name the place to type."""
 
 
@@ -196,7 +198,11 @@ def _of_one_word(part: str) -> NameClass | None:
     for ending, kind in ENDINGS.items():
         if stem.endswith(ending):
             return kind
-    return "PASSWORD" if stem.endswith(("pass", "pw")) and stem.removesuffix("pw").removesuffix("pass") in _OWNERS else None
+    return (
+        "PASSWORD"
+        if stem.endswith(("pass", "pw")) and stem.removesuffix("pw").removesuffix("pass") in _OWNERS
+        else None
+    )
 
 
 def label_class(text: str) -> NameClass | None:

@@ -24,12 +24,16 @@ _CELL = compiled(rb"[A-Za-z0-9 _.#/-]{0,40}")
 _BORDER = compiled(rb"[-+|: =\t]*")
 _QUOTES = b"\"'` "
 _ATTRIBUTE = compiled(rb"(?i)([a-z-]{2,24})\s{0,2}=\s{0,2}")
-_LABELS = frozenset(("name", "id", "placeholder", "aria-label", "autocomplete", "label", "title", "data-testid"))
+_LABELS = frozenset(
+    ("name", "id", "placeholder", "aria-label", "autocomplete", "label", "title", "data-testid")
+)
 
 Takes = Callable[[Any, bytes], Iterator[Hit]]
 
 
-def _takes_after_name(judge: Callable[[bytes], bool], *, quoted_only: bool = False, back: bool = False) -> Takes:
+def _takes_after_name(
+    judge: Callable[[bytes], bool], *, quoted_only: bool = False, back: bool = False
+) -> Takes:
     """Makes a function that yields the values after the names in group 1 that ``judge`` accepts. ``back``: the
     pattern also matches the beginning of the value, whose place is searched from the end of the name."""
 
@@ -159,7 +163,9 @@ def tables(expression: Any, buffer: bytes) -> Iterator[Hit]:
     for match in expression.finditer(buffer):
         if match.start() < done:
             continue
-        first = max(buffer.rfind(b"\n", 0, match.start()), buffer.rfind(b"\x00", 0, match.start()), done - 1) + 1
+        first = (
+            max(buffer.rfind(b"\n", 0, match.start()), buffer.rfind(b"\x00", 0, match.start()), done - 1) + 1
+        )
         escaped = buffer.rfind(b"\\n", first, match.start())
         first = first if escaped < 0 else escaped + 2
         if match.start() - first > _ROW_REACH // 8:

@@ -51,8 +51,11 @@ _PATTERN = compiled(rb"\(\?[:!=<iP]|\[\^?(?:a-z|A-Z|0-9)[^\]]*\]")
 """A regular expression, in code that searches for secrets."""
 _NAME_OF_A_THING = compiled(rb"[A-Z]{0,5}[0-9]{0,2}(?:[A-Z][a-z]{2,}[0-9]{0,2}){2,}|[A-Z]{2,}(?:_[A-Z]{2,})+")
 """Identifiers: ``PKCS7PrivateKeyTypes``, ``OPENAI_API_KEY``."""
+_OF_CODE = compiled(rb"[A-Za-z0-9_][./:][A-Za-z0-9_]|[(){}]")
+"""Part of a path or name in code: ``torch.nn.Linear``, ``owner/repository``; not of ``J. Doe``."""
 _DIGITS = b"0123456789"
 _SYMBOLS = b"!@#$%^&*+=/~?"
+_TO_BLANKS = bytes(c if chr(c).isascii() and chr(c).isalnum() else 0x20 for c in range(256))
 _CAPITALS = bytes(range(0x41, 0x5B))
 _WIDEST_QUOTED = 4096
 _FIRST_LOOK = 48
@@ -105,6 +108,8 @@ def is_secret_value(value: bytes, kind: NameClass, *, how: str) -> bool:
     if kind == "COOKIE_VALUE":
         return how in ("key", "quoted") and len(value) >= 3
     if how in ("bare", "env") and _is_code(value):
+        return False
+    if kind == "SESSION" and (b" " in value or not _is_session(value)):
         return False
     strong = kind in ("PASSWORD", "SECRET", "API_KEY")
     if how in ("key", "quoted"):
@@ -194,15 +199,34 @@ def _closing(buffer: bytes, at: int, limit: int, slashes: int, quote: bytes) -> 
         at = found + 1
 
 
+def _is_session(value: bytes) -> bool:
+    """Returns whether it can be the id of a session: a run of 16 letters and digits, or digits and letters that
+    change; a state field ``interactive_session`` also holds names, commands and dates."""
+    run = max(value.translate(_TO_BLANKS).split() or [b""], key=len)
+    digits = len(run) - len(run.translate(None, _DIGITS))
+    return (
+        0 < digits
+        and (len(run) >= 16 or (len(run) >= 8 and digits < len(run) and not run.isalpha()))
+        or is_random(run)
+    )
+
+
 def _is_personal(value: bytes, kind: NameClass) -> bool:
     """Returns whether it can be a person's name, address, phone or id, and does not describe the field."""
     if not 2 <= len(value) <= 200 or any(c in value for c in b"{}[]<>=$\\_"):
         return False
     digits = sum(0x30 <= c <= 0x39 for c in value)
+    if kind == "PERSON" and _OF_CODE.search(value):
+        return False
     if kind == "PERSON":
         return digits == 0 and _has_letter_or_wide(value) and not value.islower() and len(value.split()) <= 6
     if kind == "ADDRESS":
-        return digits > 0 and b"://" not in value and not _is_host(value)
+        parts = value.replace(b"-", b" ").split()
+        code = value.isdigit() or (
+            value.isalnum() and value.isupper() and 5 <= len(value) <= 8 and digits > 1
+        )
+        whole = len(parts) > 1 or (code and digits > 1 and len(value) > 3)
+        return digits > 0 and whole and b"://" not in value and not _is_host(value)
     return digits >= (7 if kind == "PHONE" else 4)
 
 

@@ -87,7 +87,12 @@ CODE = (
             ("page.locator('#password').fill('" + "hunter2-f" + "')", "hunter2-f"),
             ('add_argument("--password", default="' + "hunter2-g" + '")', "hunter2-g"),
         ),
-        negatives=('if password != "required"', 'token or "none"', 'password.equals("")', 'args.token or "x y z1"'),
+        negatives=(
+            'if password != "required"',
+            'token or "none"',
+            'password.equals("")',
+            'args.token or "x y z1"',
+        ),
         note="A default, a comparison, a filled field.",
     ),
     context_rule(

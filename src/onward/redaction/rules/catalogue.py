@@ -11,7 +11,16 @@ import json
 
 from onward.redaction.judging import checks, names, values
 from onward.redaction.rule import LAYERS, Check, Rule, Same
-from onward.redaction.rules import assignments, beside, commands, more_services, personal, services, structure, vendors
+from onward.redaction.rules import (
+    assignments,
+    beside,
+    commands,
+    more_services,
+    personal,
+    services,
+    structure,
+    vendors,
+)
 
 ENGINE_VERSION = 7
 """To be increased when code, not data, changes what is redacted."""

@@ -24,8 +24,13 @@ _GATE = (
 COMMANDS = (
     context_rule(
         "CLI_PASSWORD",
-        r"(?:curl|wget|http)[^\x00\n|;&]{0,512}?" + _BEGIN + r"(?:-u|--user|--proxy-user|-U|-a)(?:=|" + _GAP + r")?" + _Q +
-        r"[^\s:\x00\"'@/]{1,64}:([^\s\x00\"'\\]{3,})",
+        r"(?:curl|wget|http)[^\x00\n|;&]{0,512}?"
+        + _BEGIN
+        + r"(?:-u|--user|--proxy-user|-U|-a)(?:=|"
+        + _GAP
+        + r")?"
+        + _Q
+        + r"[^\s:\x00\"'@/]{1,64}:([^\s\x00\"'\\]{3,})",
         gate=_GATE,
         checks=("literal",),
         positives=(
@@ -36,8 +41,7 @@ COMMANDS = (
     ),
     context_rule(
         "CLI_PASSWORD",
-        r"(?:mysql|mysqldump|mysqladmin|mariadb)[^\x00\n|;&]{0,256}?"
-        + _BEGIN + r"-p" + _Q + _V,
+        r"(?:mysql|mysqldump|mysqladmin|mariadb)[^\x00\n|;&]{0,256}?" + _BEGIN + r"-p" + _Q + _V,
         gate=_GATE,
         checks=("literal",),
         positives=(("mysql -h db -u root -p" + "hunter2-s" + " app", "hunter2-s"),),
@@ -69,9 +73,13 @@ COMMANDS = (
         r"(?:mongo|mongosh|ldapsearch|ldapadd|ldapmodify|smbclient|sqlcmd|bcp|isql|psql|ftp|zip|unzip|plink|pscp|"
         r"keytool|jarsigner|useradd|usermod|snmpget|snmpwalk|pdftk|qpdf|rar|unrar|ipmitool|"
         r"ssh-keygen|openssl|cargo|vault|evil-winrm|rpcclient|crackmapexec|netexec|nxc|hydra|xfreerdp|rdesktop)"
-        r"[^\x00\n|;&]{0,256}?" + _BEGIN
-        + r"(?:(?:-a|-p|-w|-P|-N|-k|-K|-pw|-pass|-storepass|-keypass|-passin|-passout|login)" + _GAP
-        + r"|/p:|-p:)" + _Q + r"(?:pass:)?([^\s\x00\"'\\-][^\s\x00\"'\\]{3,})",
+        r"[^\x00\n|;&]{0,256}?"
+        + _BEGIN
+        + r"(?:(?:-a|-p|-w|-P|-N|-k|-K|-pw|-pass|-storepass|-keypass|-passin|-passout|login)"
+        + _GAP
+        + r"|/p:|-p:)"
+        + _Q
+        + r"(?:pass:)?([^\s\x00\"'\\-][^\s\x00\"'\\]{3,})",
         gate=_GATE,
         checks=("literal", "password_like"),
         positives=(("mongosh -u jo -p " + "hunter2-v" + " h/db", "hunter2-v"),),
@@ -186,7 +194,12 @@ MORE = (
     context_rule(
         "CLI_PASSWORD",
         r"(?:smbclient|rpcclient|smbmap|mount\.cifs|wmic|sqlplus|rman|lftp|psexec(?:\.py)?|secretsdump\.py|skopeo|ncftp|isql)"
-        r"[^\x00\n|;&]{0,200}?" + _BEGIN + r"(?:(?:-U|--user|-u|--creds|--src-creds|--dest-creds)(?:=|" + _GAP + r")" + _Q
+        r"[^\x00\n|;&]{0,200}?"
+        + _BEGIN
+        + r"(?:(?:-U|--user|-u|--creds|--src-creds|--dest-creds)(?:=|"
+        + _GAP
+        + r")"
+        + _Q
         + r"[A-Za-z0-9_.\\/-]{1,64}[%,:]|(?:-[A-Z][ ])?[A-Za-z0-9_.]{1,32}/)([^\s\x00\"'\\@/%]{3,})",
         gate=_GATE,
         checks=("literal", "password_like"),
@@ -200,7 +213,7 @@ MORE = (
         "CLI_PASSWORD",
         r"(?:htpasswd[^\x00\n|;&]{0,80}?[ ]-[A-Za-z]{0,5}b[A-Za-z]{0,5}(?:[ ][^\s\x00]{1,120}){2}|wpa_passphrase[ ][^\s\x00]{1,64}|"
         r"mysqladmin[^\x00\n|;&]{0,120}?[ ]password|nmcli[^\x00\n|;&]{0,160}?[ ]password)[ ]{1,3}"
-        r"[\"']?([^\s\x00\"'\\<-][^\s\x00\"'\\]{3,})(?:\s|[\"']|\z)",
+        r"[\"']?([^\s\x00\"'\\<-][^\s\x00\"'\\]{3,})",
         gate=_GATE,
         checks=("literal", "password_like"),
         positives=(

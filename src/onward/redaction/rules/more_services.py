@@ -10,20 +10,25 @@ _UUID = "-".join(body(size, HEX) for size in (8, 4, 4, 4, 12))
 _RUNS = r"[0-9a-fA-F]{32}[-:]|[0-9]{13}(?:\||%7)"
 
 PACKAGES = (
-    token("NUGET_KEY", r"oy2[a-z0-9]{40,46}", "oy2" + body(43, "a3b5c7d9ef"), checks=("start", "end", "digit")),
+    token(
+        "NUGET_KEY", r"oy2[a-z0-9]{40,46}", "oy2" + body(43, "a3b5c7d9ef"), checks=("start", "end", "digit")
+    ),
     token("JFROG_KEY", r"AKCp[A-Za-z0-9]{55,80}", "AKCp" + body(69), checks=("start", "mixed")),
     token(
         "JFROG_KEY", r"cmVmdGtu[A-Za-z0-9+/]{48,80}={0,2}", "cmVmdGtu" + body(56), checks=("start", "mixed")
     ),
     token("SONARQUBE_TOKEN", r"sq[upa]_[0-9a-f]{40}", "squ_" + body(40, HEX), checks=("start", "end")),
     token("GITLAB_TOKEN", r"glwt-[A-Za-z0-9_-]{20,}", "glwt-" + body(20), checks=("start", "telling")),
-    token(
-        "WUNDERGRAPH_TOKEN", r"cosmo_[0-9a-f]{32}", "cosmo_" + body(32, HEX), checks=("start", "end")
-    ),
+    token("WUNDERGRAPH_TOKEN", r"cosmo_[0-9a-f]{32}", "cosmo_" + body(32, HEX), checks=("start", "end")),
     token("POSTMAN_KEY", r"PMAT-[A-Z0-9]{26}", "PMAT-" + body(26, _UPPER), checks=("start", "end")),
     token("CRATES_TOKEN", r"cio[A-Za-z0-9]{32}", "cio" + body(32), checks=("start", "end", "mixed")),
     token("HEX_PM_TOKEN", r"hexpm_[0-9a-f]{32,}", "hexpm_" + body(32, HEX)),
-    token("SNYK_TOKEN", r"snyk_(?:uat|sat)\.[A-Za-z0-9._-]{24,}", "snyk_" + "uat." + body(40), checks=("start", "trim_prose")),
+    token(
+        "SNYK_TOKEN",
+        r"snyk_(?:uat|sat)\.[A-Za-z0-9._-]{24,}",
+        "snyk_" + "uat." + body(40),
+        checks=("start", "trim_prose"),
+    ),
     token("CODACY_TOKEN", r"codacy_[A-Za-z0-9_-]{32,}", "codacy_" + body(32), checks=("start", "drawn")),
 )
 
@@ -46,7 +51,13 @@ CLOUDS = (
 
 MONITORING = (
     token("NEWRELIC_KEY", r"NRJS-[0-9a-f]{19}", "NRJS-" + body(19, HEX), checks=("start", "end")),
-    token("NEWRELIC_KEY", r"[0-9a-f]{36}(?:NRAL|FFFFNRAL)", body(36, HEX) + "NRAL", checks=("start", "end"), gate=""),
+    token(
+        "NEWRELIC_KEY",
+        r"[0-9a-f]{36}(?:NRAL|FFFFNRAL)",
+        body(36, HEX) + "NRAL",
+        checks=("start", "end"),
+        gate="",
+    ),
     token("POSTHOG_KEY", r"ph[srx]_[A-Za-z0-9]{40,}", "phs_" + body(43), checks=("start", "mixed")),
     vendor_rule(
         "SENTRY_DSN",
@@ -73,14 +84,25 @@ COMMERCE = (
         negatives=(body(32, HEX) + "-" + body(8, HEX) + "-" + body(8, HEX) + "-x1",),
     ),
     token("ADYEN_KEY", r"AQE[A-Za-z0-9][A-Za-z0-9+/=-]{80,}", "AQEh" + body(120), checks=("start", "mixed")),
-    token("PLAID_TOKEN", r"access-(?:sandbox|development|production)-[0-9a-f]{8}-[0-9a-f-]{27}",
-        "access-" + "sandbox-" + _UUID),
-    token("COINBASE_KEY", r"organizations/[0-9a-f-]{36}/apiKeys/[0-9a-f-]{36}",
-        "organizations/" + _UUID + "/apiKeys/" + _UUID),
+    token(
+        "PLAID_TOKEN",
+        r"access-(?:sandbox|development|production)-[0-9a-f]{8}-[0-9a-f-]{27}",
+        "access-" + "sandbox-" + _UUID,
+    ),
+    token(
+        "COINBASE_KEY",
+        r"organizations/[0-9a-f-]{36}/apiKeys/[0-9a-f-]{36}",
+        "organizations/" + _UUID + "/apiKeys/" + _UUID,
+    ),
 )
 
 SOCIAL = (
-    token("DROPBOX_TOKEN", r"sl\.(?:u\.)?[A-Za-z0-9_=-]{80,}", "sl." + body(136, _MIXED), checks=("start", "mixed")),
+    token(
+        "DROPBOX_TOKEN",
+        r"sl\.(?:u\.)?[A-Za-z0-9_=-]{80,}",
+        "sl." + body(136, _MIXED),
+        checks=("start", "mixed"),
+    ),
     token("INSTAGRAM_TOKEN", r"IGQ[A-Z][A-Za-z0-9_-]{60,}", "IGQV" + body(120), checks=("start", "mixed")),
     token(
         "TWITTER_TOKEN",
@@ -102,7 +124,12 @@ SOCIAL = (
         "00D" + body(15, _UPPER) + "!AR8" + body(90),
         checks=("start", "trim_prose"),
     ),
-    token("TWITCH_TOKEN", r"oauth:[a-z0-9]{30}", "oauth:" + body(30, "a3b5c7d9ef"), checks=("start", "end", "digit")),
+    token(
+        "TWITCH_TOKEN",
+        r"oauth:[a-z0-9]{30}",
+        "oauth:" + body(30, "a3b5c7d9ef"),
+        checks=("start", "end", "digit"),
+    ),
 )
 
 HASHES = (
@@ -122,8 +149,10 @@ HASHES = (
         positives=(
             ("ada:" + "$6$" + body(12) + "$" + body(86) + ":19000:", "$6$" + body(12) + "$" + body(86)),
             ("hash " + "$2b$12$" + body(53) + ".", "$2b$12$" + body(53)),
-            ("$argon2id$v=19$m=65536,t=3,p=4$" + body(22) + "$" + body(43),
-             "$argon2id$v=19$m=65536,t=3,p=4$" + body(22) + "$" + body(43)),
+            (
+                "$argon2id$v=19$m=65536,t=3,p=4$" + body(22) + "$" + body(43),
+                "$argon2id$v=19$m=65536,t=3,p=4$" + body(22) + "$" + body(43),
+            ),
         ),
         negatives=("costs $1$ and $6$ each", "replace with $1$2_the_Second_group_of_the_match"),
         gate="",
@@ -132,7 +161,12 @@ HASHES = (
     vendor_rule(
         "PASSWORD_HASH",
         r"(?:[A-Za-z0-9_.$-]{1,32}:[0-9]{1,6}|\b(?i:ntlm|nthash|lmhash|hashes))[: ]{1,2}([0-9a-fA-F]{32}:[0-9a-fA-F]{32})",
-        positives=(("Administrator:500:" + body(32, HEX) + ":" + body(32, HEX) + ":::", body(32, HEX) + ":" + body(32, HEX)),),
+        positives=(
+            (
+                "Administrator:500:" + body(32, HEX) + ":" + body(32, HEX) + ":::",
+                body(32, HEX) + ":" + body(32, HEX),
+            ),
+        ),
         note="A dump of Windows' accounts.",
         gate=_RUNS,
     ),
