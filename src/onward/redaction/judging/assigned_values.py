@@ -25,6 +25,7 @@ _LONGEST_HINT = 64
 _PIN = 5
 """Digits that a bare JSON number needs to count as a password, as it does outside of texts."""
 _LINE = compiled(rb"(?:[^\x00\r\n\"'\\]|\\[^nr\"'\x00])*")
+_VARIABLE = compiled(rb"[A-Z][A-Z0-9_]{2,}=")
 _NEXT_PAIR = compiled(rb";[ ]?[A-Za-z][A-Za-z0-9 _.-]{0,40}=")
 _COOKIE = compiled(rb"[^\s\x00=;,\"']{1,128}=\"?[^\s\x00;,\"]+")
 _ATTRIBUTES = frozenset((b"path", b"domain", b"expires", b"max-age", b"samesite", b"version", b"priority"))
@@ -69,6 +70,8 @@ def flags(expression: Any, buffer: bytes) -> Iterator[Hit]:
         if found is None:
             continue
         text = buffer[found.start : found.end]
+        if _VARIABLE.match(text):
+            continue  # ``--secrets NAME=value``
         telling = found.quoted or any(not (0x61 <= c <= 0x7A) for c in text) or len(text) >= 10
         if telling and values.is_secret_value(text, kind, how="env" if not found.quoted else "quoted"):
             wide = not found.quoted and len(text) == values.WIDEST_BARE

@@ -61,9 +61,12 @@ def dense(buffer: bytes, first: int, last: int) -> Span | None:
 
 
 def telling(buffer: bytes, first: int, last: int) -> Span | None:
-    """Requires a digit or a capital; refuses a placeholder in words (``glpat-your-token-goes-here``)."""
+    """Requires a digit, a capital, or one long run of letters; refuses a placeholder in words
+    (``glpat-your-token-goes-here``)."""
     text = buffer[first:last].partition(b"-")[2]
-    return (first, last) if any(0x30 <= c <= 0x39 or 0x41 <= c <= 0x5A for c in text) else None
+    one_run = len(text) >= 20 and text.isalpha()
+    shown = one_run or any(0x30 <= c <= 0x39 or 0x41 <= c <= 0x5A for c in text)
+    return (first, last) if shown else None
 
 
 def dense_or_basic(buffer: bytes, first: int, last: int) -> Span | None:
@@ -81,7 +84,8 @@ def drawn(buffer: bytes, first: int, last: int) -> Span | None:
         if not text.isalpha() and not text.isdigit():
             return first, last
         run = _RUN.search(buffer, run.end(), last)
-    return None
+    letters = buffer[max(first, last - 20) : last]
+    return (first, last) if len(letters) == 20 and letters.isalpha() else None
 
 
 def mixed(buffer: bytes, first: int, last: int) -> Span | None:

@@ -7,7 +7,7 @@ It is the judge where the text says little: after a comma, a blank or "is". A na
 from __future__ import annotations
 
 from onward.redaction.expressions import compiled
-from onward.redaction.judging.values import is_random, is_reference, is_word
+from onward.redaction.judging.values import is_name_of_a_thing, is_random, is_reference, is_word
 
 _SHORTEST = 8
 _LONGEST_NAME = 8
@@ -39,7 +39,7 @@ def is_drawn(value: bytes) -> bool:
     run, or with a sign, or a long run of mixed letters. Linear."""
     if len(value) < _SHORTEST or is_reference(value) or any(c in _CODE or c <= 0x20 for c in value):
         return False
-    if value[:1] in b"/.~-" or b"://" in value or _OTHER_THINGS.fullmatch(value):
+    if value[:1] in b"/.~-" or b"://" in value or _OTHER_THINGS.fullmatch(value) or is_name_of_a_thing(value):
         return False
     shape = value.translate(_SHAPE)
     if b"0" not in shape:
@@ -63,5 +63,7 @@ def is_telling(value: bytes) -> bool:
     if len(value) < 4 or is_reference(value) or is_word(value) or any(c in _CODE or c <= 0x20 for c in value):
         return False
     if value[:1] in b"/.~-" or b"://" in value or value.isdigit() or _OTHER_THINGS.fullmatch(value):
+        return False
+    if is_name_of_a_thing(value):
         return False
     return any(0x30 <= c <= 0x39 or c in _SIGNS for c in value) or is_random(value)

@@ -29,10 +29,10 @@ bearer basic token digest apikey api-key apitoken api-token ssws splunk negotiat
 SCHEMES = frozenset(_SCHEME_WORDS.split())
 MIN_AFTER_SCHEME = 6
 _FIELD = (
-    rb"\$\{[^}]*\}|\$\([^)]*\)|\$(?:env:)?[A-Za-z_][A-Za-z0-9_]*|\{\{.*\}\}|\{[A-Za-z_0-9.\[\]!:]*\}"
+    rb"\$\{[^}]*\}|\$\([^)]*\)|\$(?:env:)?[A-Za-z_][A-Za-z0-9_]*|\{\{.*\}\}|\{[A-Za-z_0-9.\[\]!:-]*\}"
     rb"|%\([^)]*\)[sdr]|%[sdr]|%[A-Za-z_]+%|\xc2\xa7\xc2\xa7[a-z_]+\([^)]*\)|<[^<>]*>|\[[A-Za-z_ ]+\]"
 )
-_TEMPLATE = compiled(rb"(?:%b)(?:[:/@,;|. _-]{1,3}(?:%b))*" % (_FIELD, _FIELD))
+_TEMPLATE = compiled(rb"(?:%b)(?:[:/@,;|. _*-]{1,8}(?:%b))*" % (_FIELD, _FIELD))
 """References to a value: ``${TOKEN}``, ``{user}:{passwd}``."""
 _URL = compiled(rb"[a-z][a-z0-9+.-]*://[^\s:/?#@]*:([^\s/]+)@[^\s@]")
 _SPACES = b" \t\r\n"
@@ -49,7 +49,7 @@ _LINE_REACH = 200
 _MAY_REFER = tuple(bytes([c]) for c in b"${%<[(^\\\xc2")
 _PATTERN = compiled(rb"\(\?[:!=<iP]|\[\^?(?:a-z|A-Z|0-9)[^\]]*\]")
 """A regular expression, in code that searches for secrets."""
-_NAME_OF_A_THING = compiled(rb"[A-Z]{0,5}[0-9]{0,2}(?:[A-Z][a-z]{2,}[0-9]{0,2}){2,}|[A-Z]{2,}(?:_[A-Z]{2,})+")
+_NAME_OF_A_THING = compiled(rb"[A-Z]{0,5}[0-9]{0,2}(?:[A-Z][a-z]+[0-9]{0,3}){2,}|[A-Z]{2,}[0-9]{0,2}(?:_[A-Z]{2,}[0-9]{0,2})+")
 """Identifiers: ``PKCS7PrivateKeyTypes``, ``OPENAI_API_KEY``."""
 _OF_CODE = compiled(rb"[A-Za-z0-9_][./:][A-Za-z0-9_]|[(){}]")
 """Part of a path or name in code: ``torch.nn.Linear``, ``owner/repository``; not of ``J. Doe``."""
@@ -101,7 +101,7 @@ def is_secret_value(value: bytes, kind: NameClass, *, how: str) -> bool:
     value = value.strip(_SPACES)
     if is_reference(value) or is_scheme(value) or _is_path(value):
         return False
-    if kind != "PASSWORD" and (how == "bare" or value.isupper()) and _is_name_of_a_thing(value):
+    if kind != "PASSWORD" and (how == "bare" or value.isupper()) and is_name_of_a_thing(value):
         return False
     if kind in PERSONAL:
         return how in ("key", "quoted") and _is_personal(value, kind)
@@ -307,7 +307,8 @@ def is_random(value: bytes) -> bool:
     return len(value) // 4 < capitals < len(value) * 3 // 4
 
 
-def _is_name_of_a_thing(value: bytes) -> bool:
+def is_name_of_a_thing(value: bytes) -> bool:
+    """Returns whether it is an identifier of code: ``PKCS7PrivateKeyTypes``, ``OPENAI_API_KEY``."""
     return value.replace(b"_", b"").isalnum() and _NAME_OF_A_THING.fullmatch(value) is not None
 
 

@@ -83,7 +83,7 @@ CHAT = (
 MONEY_AND_MAIL = (
     token(
         "STRIPE_KEY",
-        r"(?:sk|rk)_(?:live|test|prod)_[A-Za-z0-9]{16,}",
+        r"(?:sk|rk|pk)_(?:live|test|prod)_[A-Za-z0-9]{16,}",
         "sk_" + "live_" + body(24),
         "rk_" + "test_" + body(99),
         negatives=("sk_" + "test_mode_is_on_for_this_account",),
