@@ -168,7 +168,9 @@ def measure_clean(texts: list[str], show: bool) -> str:
                     print(f"  - {before.strip()[:160]}\n  + {after.strip()[:160]}")
     rate = sum(kinds.values()) / (size / 100_000)
     named = ", ".join(f"{kind} {count}" for kind, count in kinds.most_common())
-    return f"{size / 1e6:.1f} MB of text: {rate:.2f} changes per 100 KB ({named}); {size / 1e6 / spent:.1f} MB/s"
+    return (
+        f"{size / 1e6:.1f} MB of text: {rate:.2f} changes per 100 KB ({named}); {size / 1e6 / spent:.1f} MB/s"
+    )
 
 
 def main() -> None:

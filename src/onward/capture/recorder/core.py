@@ -88,6 +88,7 @@ class Recorder(Forking):
         objects: Path | str | None = None,
         known_secrets: Iterable[str] | None = None,
         optional_kinds: Iterable[str] = (),
+        redaction_rules: Path | str | None = None,
         opt_out: str | None = None,
         user_key: str | bytes | None = None,
         clock: Clock | None = None,
@@ -96,7 +97,7 @@ class Recorder(Forking):
 
         ``known_secrets`` are removed wherever they occur; None uses those of the environment (variables named
         like ``OPENAI_API_KEY``, passwords in URLs). ``optional_kinds`` are redacted only if named here
-        (``GPS``, ``WALLET`` …). ``opt_out`` are patterns; None uses ``RL_CAPTURE_OPT_OUT``. ``user_key`` (or
+        (``GPS``, ``WALLET`` …). ``redaction_rules`` is a file with own rules and an allow list. ``opt_out`` are patterns; None uses ``RL_CAPTURE_OPT_OUT``. ``user_key`` (or
         ``ONWARD_USER_KEY``) hashes the ``user`` of a task. Raises ConfigError, BusError.
         """
         # Imported here: building the message models and rules takes longer than all other imports.
@@ -119,7 +120,7 @@ class Recorder(Forking):
         if self._user_key is not None:
             user_hash("", self._user_key)  # a key that is too short is reported at once
         self._own_key = secrets.token_bytes(32)
-        redactor = agents_redactor(known_secrets, nats_url, nats_token, optional_kinds)
+        redactor = agents_redactor(known_secrets, nats_url, nats_token, optional_kinds, redaction_rules)
         self._preparer = Preparer(redactor, has_store=self._objects is not None)
         self._outbox = Outbox(Path(outbox), max_bytes=max_bytes)
         self._outbox.retry_refused()

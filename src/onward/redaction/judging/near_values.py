@@ -22,6 +22,7 @@ _STRONG = frozenset(("PASSWORD", "SECRET", "API_KEY"))
 _ROW_REACH = 4096
 _CELL = compiled(rb"[A-Za-z0-9 _.#/-]{0,40}")
 _BORDER = compiled(rb"[-+|: =\t]*")
+_SEPARATORS = (b"|", b"\t", b";", b",")
 _QUOTES = b"\"'` "
 _ATTRIBUTE = compiled(rb"(?i)([a-z-]{2,24})\s{0,2}=\s{0,2}")
 _LABELS = frozenset(
@@ -172,18 +173,27 @@ def tables(expression: Any, buffer: bytes) -> Iterator[Hit]:
             continue
         end, step = _line_end(buffer, match.start())
         done = end
-        for separator in (b"|", b"\t", b";", b","):
-            cells = _cells(buffer, first, end, separator)
-            if len(cells) > 1:
-                break
+        separator = next((one for one in _SEPARATORS if buffer.find(one, first, end) >= 0), b"")
+        if not separator or not _goes_on(buffer, first, end, step, separator):
+            continue
+        cells = _cells(buffer, first, end, separator)
         names = [buffer[a:b].strip(b"\\\r" + _QUOTES) for a, b in cells]
-        if len(cells) < 2 or not all(map(_CELL.fullmatch, names)):
+        if not all(map(_CELL.fullmatch, names)):
             continue
         kinds = [secret_class(name.decode("latin-1")) if len(name.split()) <= 3 else None for name in names]
         if any(kinds):
-            for hit, end in _rows(buffer, end + step, separator, kinds):
-                done = end
+            for hit, row_end in _rows(buffer, end + step, separator, kinds):
+                done = row_end
                 yield hit
+
+
+def _goes_on(buffer: bytes, first: int, end: int, step: int, separator: bytes) -> bool:
+    """Returns whether the line below a header is a border or has as many separators."""
+    if step <= 0:
+        return False
+    below, _ = _line_end(buffer, end + step)
+    alike = buffer.count(separator, first, end) == buffer.count(separator, end + step, below)
+    return alike or _BORDER.fullmatch(buffer, end + step, below) is not None or b'"' in buffer[end:below]
 
 
 def _rows(

@@ -49,7 +49,9 @@ _LINE_REACH = 200
 _MAY_REFER = tuple(bytes([c]) for c in b"${%<[(^\\\xc2")
 _PATTERN = compiled(rb"\(\?[:!=<iP]|\[\^?(?:a-z|A-Z|0-9)[^\]]*\]")
 """A regular expression, in code that searches for secrets."""
-_NAME_OF_A_THING = compiled(rb"[A-Z]{0,5}[0-9]{0,2}(?:[A-Z][a-z]+[0-9]{0,3}){2,}|[A-Z]{2,}[0-9]{0,2}(?:_[A-Z]{2,}[0-9]{0,2})+")
+_NAME_OF_A_THING = compiled(
+    rb"[A-Z]{0,5}[0-9]{0,2}(?:[A-Z][a-z]+[0-9]{0,3}){2,}|[A-Z]{2,}[0-9]{0,2}(?:_[A-Z]{2,}[0-9]{0,2})+"
+)
 """Identifiers: ``PKCS7PrivateKeyTypes``, ``OPENAI_API_KEY``."""
 _OF_CODE = compiled(rb"[A-Za-z0-9_][./:][A-Za-z0-9_]|[(){}]")
 """Part of a path or name in code: ``torch.nn.Linear``, ``owner/repository``; not of ``J. Doe``."""
@@ -203,12 +205,8 @@ def _is_session(value: bytes) -> bool:
     """Returns whether it can be the id of a session: a run of 16 letters and digits, or digits and letters that
     change; a state field ``interactive_session`` also holds names, commands and dates."""
     run = max(value.translate(_TO_BLANKS).split() or [b""], key=len)
-    digits = len(run) - len(run.translate(None, _DIGITS))
-    return (
-        0 < digits
-        and (len(run) >= 16 or (len(run) >= 8 and digits < len(run) and not run.isalpha()))
-        or is_random(run)
-    )
+    long = len(run) >= 16 or (len(run) >= 8 and (len(value) >= 16 or not run.isdigit()))
+    return (long and _has_digit(value) and _has_letter(value)) or is_random(run)
 
 
 def _is_personal(value: bytes, kind: NameClass) -> bool:

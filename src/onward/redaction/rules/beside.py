@@ -202,8 +202,8 @@ FORMS = (
     ),
     context_rule(
         "ASSIGNED",
-        r"(?i)(?:passw|pwd|secret|token|api[_ ]?key|access[_ ]?key|private[_ ]?key|credential|\bpass|\bpw)[A-Za-z0-9_ ]{0,24}?"
-        r"[\"'`*]{0,2}[ ]{0,40}(?:[|,;\t][^\x00\n]{0,200}?)?(?:\r?\n|\\n)",
+        r"(?i)(?:passw|pwd|secret|token|api[_ ]?key|access[_ ]?key|private[_ ]?key|credential|\bpass|\bpw)"
+        r"[A-Za-z0-9_ ]*[\"'`*]{0,2}[ ]*(?:[|,;\t][^\x00\n]*?)?(?:\r?\n|\\n)",
         take="tables",
         gate=_GATE,
         positives=(

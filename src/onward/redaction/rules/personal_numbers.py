@@ -128,6 +128,7 @@ RULES: tuple[Rule, ...] = (
         r"(?i)\biban\b",
         take="match",
         checks=("iban_beside_word",),
+        gate="",
         same="alnum",
         positives=(
             ("my iban is " + _IBAN.lower(), _IBAN.lower()),

@@ -198,6 +198,7 @@ _LABELLED_NUMBER = (
     r"(?i)(?:phone|telephone|mobile|cell|fax|whatsapp|msisdn|telefon|handy|tel)(?:[ _.-]?(?:no|nr|number))?"
     r"(?:\\{0,4}[\"'])?\s{0,2}[.:=]{1,2}\s{0,2}(?:\\{0,4}[\"'])?(\(?[0-9](?:[ ()./-]{0,2}[0-9]){6,14})"
 )
+_GATE = r"(?i)phone|mobile|\bcell|\bfax|whatsapp|\btel\b|00[1-9][0-9]{0,2}[ /-]"
 _PHONE_WORDS_ELSEWHERE = (
     "手机号码",
     "手机号",
@@ -299,6 +300,7 @@ RULES: tuple[Rule, ...] = (
         checks=("labelled_phone",),
         same="digits",
         positives=(("phone 4155" + "552671", "4155" + "552671"),),
+        gate=_GATE,
         negatives=("mobile 1785000000, metaphone 4155552671, phone 12345678",),
     ),
     personal_rule(
@@ -311,12 +313,14 @@ RULES: tuple[Rule, ...] = (
             ("電話: 03-1234" + "-5678", "03-1234" + "-5678"),
         ),
         negatives=("电话：12345",),
+        gate="",
         note="After the word in Chinese, Japanese and Korean.",
     ),
     personal_rule(
         "PHONE",
         LEFT + r"(00[1-9][0-9]{0,2}(?:[ /-](?:\(0\))?[0-9]{2,9}){1,5})",
         checks=("phone_from_abroad",),
+        gate=_GATE,
         same="digits",
         positives=whole("0049 30 1234" + "567", "0044-20-7946" + "-0958"),
         negatives=("0012 34 and 00123-45-67 and 0x0049 30 1234567", "00 11 22 33 44 55"),

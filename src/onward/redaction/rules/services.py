@@ -260,6 +260,7 @@ OTHERS = (
         "SWMTKN-" + "1-" + body(49, HEX) + "-" + body(25, HEX),
         "os_v2_" + "app_" + body(80, HEX),
         checks=("start", "drawn", "trim_prose"),
+        gate=rf"(?:{'|'.join(_PREFIXES)})[A-Za-z0-9_=./+-]{{16}}",
         negatives=(
             "ion_drive_of_the_first_spaceship.py",
             "API-reference-of-the-second-Version2",
