@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import contextlib
 import importlib
 import json
 import re
@@ -32,6 +33,7 @@ from onward.redaction import redact
 from redaction_peers import PEERS, Clean
 
 Label = Callable[[str], Iterator[str]]
+_PATTERN_NAMES = ("pattern", "regex", "regexp", "expression")
 _LONGEST = 20_000
 _SHORTEST = 5
 _PART = 4000
@@ -122,16 +124,22 @@ def _label(scanner: str) -> Label:
 
 
 def _patterns(rules: Any) -> Iterator[re.Pattern[str]]:
+    """Yields the expressions in lists, dicts and objects of rules; text counts if it is in ``pattern``."""
     if isinstance(rules, re.Pattern):
         yield rules
     elif isinstance(rules, dict):
-        for rule in rules.values():
-            yield from _patterns(rule)
+        for name, rule in rules.items():
+            yield from _compiled(rule) if name in _PATTERN_NAMES and isinstance(rule, str) else _patterns(rule)
     elif isinstance(rules, (list, tuple)):
         for rule in rules:
             yield from _patterns(rule)
     elif hasattr(rules, "__dict__") and not isinstance(rules, type):
         yield from _patterns(vars(rules))
+
+
+def _compiled(pattern: str) -> Iterator[re.Pattern[str]]:
+    with contextlib.suppress(re.error):
+        yield re.compile(pattern)
 
 
 def missed(clean: Clean, given: list[Sample]) -> list[Sample]:

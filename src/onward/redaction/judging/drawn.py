@@ -7,7 +7,7 @@ It is the judge where the text says little: after a comma, a blank or "is". A na
 from __future__ import annotations
 
 from onward.redaction.expressions import compiled
-from onward.redaction.judging.values import is_name_of_a_thing, is_random, is_reference, is_word
+from onward.redaction.judging.values import SNAKE_CASE, is_name_of_a_thing, is_random, is_reference, is_word
 
 _SHORTEST = 8
 _LONGEST_NAME = 8
@@ -64,6 +64,6 @@ def is_telling(value: bytes) -> bool:
         return False
     if value[:1] in b"/.~-" or b"://" in value or value.isdigit() or _OTHER_THINGS.fullmatch(value):
         return False
-    if is_name_of_a_thing(value):
+    if is_name_of_a_thing(value) or SNAKE_CASE.fullmatch(value):
         return False
     return any(0x30 <= c <= 0x39 or c in _SIGNS for c in value) or is_random(value)

@@ -10,12 +10,12 @@ from functools import lru_cache
 from typing import Literal, get_args
 
 NameClass = Literal[
-    "PASSWORD", "SECRET", "API_KEY", "TOKEN", "AUTHORIZATION", "COOKIE", "COOKIE_VALUE", "SESSION",
+    "PASSWORD", "SECRET", "API_KEY", "TOKEN", "AUTHORIZATION", "COOKIE", "COOKIE_VALUE", "SESSION", "KEY",
     "PERSON", "ADDRESS", "PHONE", "NATIONAL_ID",
 ]  # fmt: skip
 PERSONAL: frozenset[NameClass] = frozenset(("PERSON", "ADDRESS", "PHONE", "NATIONAL_ID"))
 KIND: dict[NameClass, str] = {
-    name: "COOKIE" if name == "COOKIE_VALUE" else name for name in get_args(NameClass)
+    name: {"COOKIE_VALUE": "COOKIE", "KEY": "API_KEY"}.get(name, name) for name in get_args(NameClass)
 }
 """Placeholder kind for each class of name."""
 
@@ -126,7 +126,7 @@ _AFTER_EXEMPT_WORDS = """
 count counts counter limit limits usage used budget id ids type types name names length len size url uri
 endpoint host port file filename path dir expiry expires expired expiration ttl age field fields policy
 rules required enabled disabled valid invalid strength hint prompt label regex pattern format void rate
-cost price index position offset embedding method mode scheme status state error errors manager provider
+cost price placeholder index position offset embedding method mode scheme status state error errors manager provider
 service store class flow time timeout date at help description version rotation duration start end
 länge laenge datei longueur fichier longitud archivo lunghezza comprimento lengte
 """
@@ -134,6 +134,16 @@ AFTER_EXEMPT = frozenset(_AFTER_EXEMPT_WORDS.split())
 _BEST_FIRST: tuple[NameClass, ...] = tuple(name for name in get_args(NameClass) if name not in PERSONAL)
 
 
+_OTHER_KEYS = frozenset(
+    """
+    public pub primary foreign sort partition row column cache hash unique lookup index group map dict data object
+    s3 storage file event message translation trace state memo dedup idempotency fingerprint bucket item order
+    config option setting env cookie header query form state task job batch block commit tree blob image asset
+    content content-hash etag digest checksum sha256 md5 sha1 route path node parent child root entity record
+    template i18n locale session-cache build layer registry lock ssh-public host known candidate kv redis prefix
+    """.split()
+)
+"""Words before ``key`` in names whose values are hashes and names of records."""
 _LONGEST_LABEL = 120
 _FORM_WORDS = frozenset(
     "field input box textbox textfield textarea edit entry here value required css xpath".split()
@@ -181,12 +191,18 @@ def _cached(name: str) -> NameClass | None:
         if kind is not None:
             found[i] = kind
     if not found:
-        return _personal(parts)
+        return "KEY" if _is_key(parts) else _personal(parts)
     if any(part in AFTER_EXEMPT for part in parts[max(found) + 1 :]):
         return None
     if any(part in BEFORE_EXEMPT for part in parts[: min(found)]):
         return None
     return min(found.values(), key=_BEST_FIRST.index)
+
+
+def _is_key(parts: list[str]) -> bool:
+    """Returns whether the name is ``<service>_key``, which may be the key of an account there: only a generated
+    value then is one."""
+    return len(parts) > 1 and parts[-1] == "key" and parts[-2] not in _OTHER_KEYS
 
 
 def _of_one_word(part: str) -> NameClass | None:

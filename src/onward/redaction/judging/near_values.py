@@ -25,6 +25,7 @@ _BORDER = compiled(rb"[-+|: =\t]*")
 _SEPARATORS = (b"|", b"\t", b";", b",")
 _QUOTES = b"\"'` "
 _ATTRIBUTE = compiled(rb"(?i)([a-z-]{2,24})\s{0,2}=\s{0,2}")
+_GENERATED = frozenset(b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz-")
 _LABELS = frozenset(
     ("name", "id", "placeholder", "aria-label", "autocomplete", "label", "title", "data-testid")
 )
@@ -75,6 +76,21 @@ def _value_at(buffer: bytes, at: int, name: str, quoted_only: bool) -> Span | No
     if blank and values.is_scheme(scheme):
         start = end - len(rest)
     return start, end
+
+
+def keyed(expression: Any, buffer: bytes) -> Iterator[Hit]:
+    """Yields generated values after a name such as ``dropbox_key`` or ``dropbox key``."""
+    for match in expression.finditer(buffer):
+        text = buffer[max(0, match.start() + 1 - _NAME_REACH) : match.start() + 1]
+        service = text[len(text.rstrip(_NAME_BYTES)) :].decode("utf-8", "replace")
+        at = match.end()
+        while at > match.start() and buffer[at - 1] in _GENERATED:
+            at -= 1
+        if secret_class(f"{service}_key") != "KEY":
+            continue
+        found = values.parse_assigned(buffer, at, loose=False)
+        if found and values.is_secret_value(buffer[found.start : found.end], "KEY", how="bare"):
+            yield Hit(found.start, found.end, KIND["KEY"], 2)
 
 
 def paired(expression: Any, buffer: bytes) -> Iterator[Hit]:
@@ -178,7 +194,7 @@ def tables(expression: Any, buffer: bytes) -> Iterator[Hit]:
             continue
         cells = _cells(buffer, first, end, separator)
         names = [buffer[a:b].strip(b"\\\r" + _QUOTES) for a, b in cells]
-        if not all(map(_CELL.fullmatch, names)):
+        if not all(map(_CELL.fullmatch, names)) or sum(map(bool, names)) < 2:
             continue
         kinds = [secret_class(name.decode("latin-1")) if len(name.split()) <= 3 else None for name in names]
         if any(kinds):
@@ -256,6 +272,7 @@ TAKES: dict[str, Takes] = {
     "given": _takes_after_name(is_telling),
     "given_quoted": _takes_after_name(is_telling, quoted_only=True),
     "listed": _takes_after_name(is_drawn, quoted_only=True),
+    "keyed": keyed,
     "paired": paired,
     "inputs": inputs,
     "inserted": inserted,

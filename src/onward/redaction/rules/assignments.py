@@ -6,7 +6,7 @@ which values are literals, so that ``token = getToken()`` and ``max_tokens: 4096
 
 from __future__ import annotations
 
-from onward.redaction.rule import B32, Rule, body, context_rule
+from onward.redaction.rule import B32, HEX, Rule, body, context_rule
 
 PASSWORDS_ABROAD = (
     r"kennwort|mot[ _-]?de[ _-]?passe|mdp|contrase(?:n|\xc3[\xb1\x91])a|senha|wachtwoord|"
@@ -106,6 +106,21 @@ ASSIGNMENTS = (
             'input("Contraseña: ")',
         ),
         note="Passwords by their names in other languages.",
+    ),
+    context_rule(
+        "ASSIGNED",
+        r"(?i)[a-z0-9][ _.-]key(?:\\{0,8}[\"'`])?\]?[ \t]{0,8}(?:=>|:=|=|:)[ \t]{0,8}(?:\\{0,8}[\"'`])?[A-Za-z0-9-]{20}",
+        take="keyed",
+        positives=(
+            ("adafruit_key = " + body(32, HEX), body(32, HEX)),
+            ('dropbox key: "' + body(40) + '"', body(40)),
+        ),
+        negatives=(
+            "cache_key = " + body(40, HEX),
+            "primary_key: customer_identification_number_2",
+            "public_key = " + body(40, HEX),
+        ),
+        note="The key of a service without the word that says so: only a generated value.",
     ),
     context_rule(
         "ASSIGNED",

@@ -74,7 +74,7 @@ CODE = (
     ),
     context_rule(
         "ASSIGNED",
-        rf"(?i){_NAMED}\\{{0,4}}[\"'`]?[\])]{{0,3}}"
+        rf"(?i){_NAMED}[\\\"'`\])]{{0,6}}"
         r"(?:[ ]{1,3}(?:or|\|\||\?\?|\?:)[ ]{1,3}|[ ]{0,3}(?:\?\?|!==?|<>|\|\|)=?[ ]{0,3}|:-"
         r"|\)?\.(?:unwrap_or|or_?else|equals|getorelse|get_or|default|fill|type|send_?keys|set|insert|press)[a-z_]{0,16}"
         r"\([ ]{0,2}(?:\|[a-z_]{0,8}\|[ ]{0,2})?|[ ]{0,2}\{[ ]{0,2}"
@@ -152,6 +152,7 @@ FORMS = (
         r"(?i)\b(?:name|key|id|label|header|field|selector|element|locator|placeholder|variable|param|parameter)"
         r"\\{0,8}[\"']?[ ]{0,3}[:=][ ]{0,3}\\{0,8}[\"']?([^\x00\n\"\\,]{0,60}?(?:secret|token|pass|pwd|pw|key|auth|cookie|"
         r"credential)[^\x00\n\"\\,]{0,30}?)\\{0,8}[\"']?[ ]{0,3}(?:,|\\n|\n|[ ]|/?>|;)(?:\s|\\n){0,16}(?:-[ ])?"
+        r"(?:\\{0,8}\"[a-z_]{1,20}\\{0,8}\"[ ]?:[ ]?\\{0,8}\"?[A-Za-z0-9_.-]{0,24}\\{0,8}\"?,\s{0,8}){0,2}"
         rf"[<\\]{{0,8}}[\"']?{_VALUE_NAME}\\{{0,8}}[\"']?[ ]{{0,3}}[:=>][ ]{{0,3}}",
         take="paired",
         gate=_WIDE_GATE,

@@ -8,6 +8,7 @@ _MIXED = "aB3dE5fG7_hJ9k-LmN2pQr"
 _UPPER = "A2C4E6G8J0KLMNPQ"
 _UUID = "-".join(body(size, HEX) for size in (8, 4, 4, 4, 12))
 _RUNS = r"[0-9a-fA-F]{32}[-:]|[0-9]{13}(?:\||%7)"
+_MAPBOX = r"[ps]k\.[A-Za-z0-9]{60}|(?:live|sandbox)_[A-Za-z0-9]{40}"
 
 PACKAGES = (
     token(
@@ -97,6 +98,52 @@ COMMERCE = (
 )
 
 SOCIAL = (
+    token("ADOBE_SECRET", r"p8e-[A-Za-z0-9]{32}", "p8e-" + body(32), checks=("start", "end", "digit")),
+    token(
+        "AUTHRESS_KEY",
+        r"(?:sc|ext|scauth|authress)_[A-Za-z0-9]{5,30}\.[A-Za-z0-9]{4,6}\.acc[_-][A-Za-z0-9-]{10,32}"
+        r"\.[A-Za-z0-9+/_=-]{30,120}",
+        "sc_" + body(10) + "." + body(4) + ".acc_" + body(12) + "." + body(40),
+        gate="",
+    ),
+    token(
+        "MAXMIND_KEY",
+        r"[A-Za-z0-9]{6}_[A-Za-z0-9]{29}_mmk",
+        body(6) + "_" + body(29) + "_mmk",
+        checks=("start", "end"),
+        gate="",
+    ),
+    token(
+        "MAPBOX_TOKEN",
+        r"[ps]k\.[A-Za-z0-9]{60}\.[A-Za-z0-9]{22}",
+        "sk." + body(60) + "." + body(22),
+        gate=_MAPBOX,
+    ),
+    token(
+        "MAPBOX_TOKEN",
+        r"[ps]k\.eyJ1Ijoi[A-Za-z0-9_-]{30,}\.[A-Za-z0-9_-]{20,}",
+        "pk." + "eyJ1Ijoi" + body(60) + "." + body(22),
+        gate="",
+    ),
+    token("JWT", r"ZXlK[A-Za-z0-9+/_-]{40,}={0,2}", "ZXlK" + body(80), checks=("start", "mixed")),
+    token(
+        "GOCARDLESS_TOKEN",
+        r"(?:live|sandbox)_[A-Za-z0-9]{40}",
+        "live_" + body(40),
+        checks=("start", "end", "digit"),
+        gate=_MAPBOX,
+    ),
+    vendor_rule(
+        "SIDEKIQ_LOGIN",
+        r"(?:ENTERPRISE|GEMS)__CONTRIBSYS__COM[ ]?[=:][ ]?[\"']?([A-Za-z0-9]{8}:[A-Za-z0-9]{8})",
+        positives=(
+            (
+                "BUNDLE_GEMS__CONTRIBSYS__COM=" + body(8, HEX) + ":" + body(8, HEX),
+                body(8, HEX) + ":" + body(8, HEX),
+            ),
+        ),
+        gate="",
+    ),
     token(
         "DROPBOX_TOKEN",
         r"sl\.(?:u\.)?[A-Za-z0-9_=-]{80,}",

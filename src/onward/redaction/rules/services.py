@@ -184,7 +184,7 @@ INFRASTRUCTURE = (
         r"pscale_(?:tkn|pw|oauth)_(?:[A-Za-z0-9=_-]|\.[A-Za-z0-9=_-]){31,}",
         "pscale_" + "tkn_" + body(43),
     ),
-    token("NEWRELIC_KEY", r"NRAK-[A-Z0-9]{27}", "NRAK-" + body(27, _UPPER)),
+    token("NEWRELIC_KEY", r"NRAK-[A-Za-z0-9]{27}", "NRAK-" + body(27, _UPPER)),
     token(
         "DYNATRACE_TOKEN",
         r"dt0[cs][0-9]{2}\.[A-Za-z0-9]{24}\.[A-Za-z0-9]{64}",
