@@ -90,6 +90,7 @@ class Recorder(Forking):
         keep_attachments: bool = True,
         known_secrets: Iterable[str] | None = None,
         optional_kinds: Iterable[str] = (),
+        redaction_rules: Path | str | None = None,
         opt_out: str | None = None,
         user_key: str | bytes | None = None,
         follow_threads: bool = True,
@@ -99,10 +100,11 @@ class Recorder(Forking):
 
         ``known_secrets`` are removed wherever they occur; None uses those of the environment (variables named
         like ``OPENAI_API_KEY``, passwords in URLs). ``optional_kinds`` are redacted only if named here
-        (``GPS``, ``WALLET`` …). ``opt_out`` are patterns; None uses ``RL_CAPTURE_OPT_OUT``. ``user_key`` (or
-        ``ONWARD_USER_KEY``) hashes the ``user`` of a task. With ``follow_threads``, calls in the threads and
-        thread pools that a task's block uses belong to the task: it extends ``Thread.start`` and
-        ``ThreadPoolExecutor.submit`` in this process. Raises ConfigError, BusError.
+        (``GPS``, ``WALLET`` …). ``redaction_rules`` is a file with own rules and an allow list. ``opt_out`` are
+        patterns; None uses ``RL_CAPTURE_OPT_OUT``. ``user_key`` (or ``ONWARD_USER_KEY``) hashes the ``user`` of
+        a task. With ``follow_threads``, calls in the threads and thread pools that a task's block uses belong to
+        the task: it extends ``Thread.start`` and ``ThreadPoolExecutor.submit`` in this process. Raises
+        ConfigError, BusError.
         """
         # Imported here: building the message models and rules takes longer than all other imports.
         with IMPORTING:
@@ -125,7 +127,7 @@ class Recorder(Forking):
         if self._user_key is not None:
             user_hash("", self._user_key)  # a key that is too short is reported at once
         self._own_key = secrets.token_bytes(32)
-        redactor = agents_redactor(known_secrets, nats_url, nats_token, optional_kinds)
+        redactor = agents_redactor(known_secrets, nats_url, nats_token, optional_kinds, redaction_rules)
         has_store = self._objects is not None
         self._preparer = Preparer(
             redactor, has_store=has_store, keeps_attachments=has_store and keep_attachments

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -14,7 +15,8 @@ from onward.capture.conversations import turns
 from onward.contracts import Trajectory, canonical_json, validate
 from onward.errors import ContractError
 from onward.forks import Gate
-from onward.redaction import Known, Redactor
+from onward.redaction import Known, Redactor, read_rules
+from onward.redaction.own_rules import NO_RULES
 
 _REDACTING = Gate()
 """RE2 locks its own memory while it runs without the interpreter's lock."""
@@ -25,15 +27,18 @@ def agents_redactor(
     nats_url: str | None,
     nats_token: str | None,
     optional_kinds: Iterable[str],
+    redaction_rules: Path | str | None = None,
 ) -> Redactor:
-    """Makes a recorder's redactor. Raises ConfigError for a short secret, an unknown optional kind."""
+    """Makes a recorder's redactor. Raises ConfigError for a short secret, an unknown optional kind, a wrong
+    rule."""
     own = {"NATS_URL": nats_url or "", "NATS_TOKEN": nats_token or ""}
     if known_secrets is None:
         known = Known.from_environment({**os.environ, **own})
     else:
         logins = (nats_token, urlsplit(nats_url or "").password)
         known = Known([*known_secrets, *(login for login in logins if login and len(login) >= 6)])
-    return Redactor(known, tuple(optional_kinds))
+    rules = NO_RULES if redaction_rules is None else read_rules(Path(redaction_rules))
+    return Redactor(known, tuple(optional_kinds), own=rules)
 
 
 class Preparer:
