@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from onward.lm.saved import load_state, save_state, trained_tensors
 from onward.lm.statistics import PartStatistics, StepMetrics, StepStatistics
 from onward.lm.stepper import Stepper, Stepping
 from onward.lm.tokens import TokenRow
-from onward.lm.value import ValueHead
+from onward.lm.value import ValueHead, explained_variance
 
 __all__ = ["STATE_FILE", "CriticConfig", "Learner", "LearnerConfig", "StepMetrics"]
 
@@ -57,7 +58,9 @@ class Learner(Stepping):
             config.learning_rate,
             config.max_grad_norm,
             critic=[] if self.critic is None else self.critic.parameters,
-            critic_learning_rate=0.0 if config.critic is None else config.critic.learning_rate,
+            critic_learning_rate=0.0
+            if config.critic is None
+            else config.critic.learning_rate / policy.shape.hidden**0.5,
         )
         self.stepper.scale_for(policy.weights.norm.dtype)
         self.kl = KlCoefficient(config.kl_coef, config.kl_target)
@@ -132,13 +135,36 @@ class Learner(Stepping):
         self._once("values", lambda b: b.each(self.name, lambda _, hidden: critic(hidden)))
         return self._fixed["values"]
 
-    def warm_critic(self, returns: Sequence[Tensor]) -> None:
-        """Fits a critic that is not yet trained to plain ``returns`` of the opened rows."""
-        if self.critic is None or self.critic.warm or self.config.critic is None or self._batches is None:
+    def warm_critic(
+        self, returns: Sequence[Tensor], units: Sequence[Sequence[Hashable]] | None = None
+    ) -> None:
+        """Makes the values of the opened rows, each from a critic that was not fitted to its row, and warms
+        up a new critic.
+
+        ``returns`` are the plain ones per trained token. ``units`` of each row, as in ``folds_of``, name its
+        attempt and its group; the prompt is added here.
+        """
+        critic, batches = self.critic, self._batches
+        if critic is None or self.config.critic is None or batches is None or "values" in self._fixed:
             return
-        states = torch.cat(self._batches.each(self.name, lambda _, hidden: hidden.float()))
-        self.critic.warm_up(states.to(self.policy.device), torch.cat(list(returns)), self.config.critic,
-                            self.stepper)  # fmt: skip
+        rows, origin = batches.prepared.rows, batches.prepared.origin
+        named = [(i,) for i in origin] if units is None else [units[i] for i in origin]
+        prompted = [(*n, ("prompt", *row.ids[: row.trained[0]])) for n, row in zip(named, rows, strict=True)]
+        self._fixed["values"] = critic.judge(
+            rows,
+            batches.each(self.name, lambda _, hidden: hidden.float()),
+            batches.prepared.aligned(returns, "return"),
+            prompted,
+            self.config.critic,
+            self.config.seed,
+        )
+        self._explain(returns)
+
+    def _explain(self, returns: PerToken) -> None:
+        if "explained" not in self._fixed and self._batches is not None:
+            targets = self._batches.prepared.aligned(returns, "return")
+            values = torch.cat(self._fixed["values"])
+            self._fixed["explained"] = explained_variance(values, torch.cat(targets))
 
     def update(
         self, rows: Sequence[TokenRow], advantages: PerToken, returns: PerToken | None = None
@@ -157,6 +183,9 @@ class Learner(Stepping):
         if returns is not None:
             targets = batches.prepared.aligned(returns, "return")
             self.values()
+            self._explain(returns)
+            if self.critic is not None:
+                self.critic.remember(batches.prepared.rows)
         digest = hashlib.sha256(repr([p.tolist() for p in pushes]).encode()).hexdigest()
         if self._cursor:
             self._same("advantages", digest)
@@ -208,6 +237,7 @@ class Learner(Stepping):
             if self.name is None:
                 self.policy.weights.unpack()
         metrics = seen.metrics(self._cursor + 1, total, norm, not taken, coef, config)
+        metrics = replace(metrics, held_out_explained_variance=float(self._fixed.get("explained", 0.0)))
         if "reference" in self._fixed:
             self.kl.observe(metrics.reference_kl)
         return metrics
@@ -243,7 +273,7 @@ class Learner(Stepping):
             self.kl.value,
             scale,
         )
-        value_gradient, values = None, torch.zeros(0)
+        value_gradient = None
         if returns is not None and self.critic is not None and config.critic is not None:
             values = gathered(self._fixed["values"])
             loss, value_gradient = self.critic.backward(
@@ -263,11 +293,9 @@ class Learner(Stepping):
         seen.loss += objective.loss
         if exploring:
             seen.loss -= config.entropy_coef * float((plain * entropy).sum())
-        reference, targets = gathered(self._fixed.get("reference")), gathered(returns)
+        reference = gathered(self._fixed.get("reference"))
         seen.add_part(
-            PartStatistics(
-                logp, old, behaviour, objective.advantages, entropy, importance, reference, values, targets
-            )
+            PartStatistics(logp, old, behaviour, objective.advantages, entropy, importance, reference)
         )
 
     def _ratios(self, packed: Packed, start: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -296,6 +324,7 @@ class Learner(Stepping):
             "stepper": self.stepper.state(),
             "critic": None if self.critic is None else [p.detach().cpu() for p in self.critic.parameters],
             "warm": self.critic is not None and self.critic.warm,
+            "fitted_to": [] if self.critic is None else list(self.critic.fitted_to),
             "kl_coef": self.kl.value,
             "updates": self.updates,
             "cursor": self._cursor,
@@ -313,6 +342,7 @@ class Learner(Stepping):
             for parameter, saved in zip(self.critic.parameters, state["critic"], strict=True):
                 parameter.copy_(saved)
             self.critic.warm = bool(state["warm"])
+            self.critic.fitted_to = dict.fromkeys(state.get("fitted_to", ()))
         self.kl.value = float(state["kl_coef"])
         self.updates, self._cursor = int(state["updates"]), int(state["cursor"])
         self._fixed, self._opened, self._batches = dict(state["fixed"]), None, None

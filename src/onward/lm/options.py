@@ -18,12 +18,14 @@ class CriticConfig:
     """Settings of PPO's value head: a linear read-out of the hidden state *before* each token."""
 
     learning_rate: float = 1e-2
+    """For a network of one hidden unit; it is divided by √hidden, so that a value moves alike in all."""
     value_clip: float | None = 0.5
     """Largest move of a value from the old one that the loss still rewards; None: no clipping."""
     coef: float = 1.0
     """Weight of the value loss; matters only with ``trains_policy``, since the head has its own clipping."""
     warmup_steps: int = 20
-    """Full-batch steps on plain returns before the first advantages are made; the policy is not updated."""
+    """Most steps of each update's fit to plain returns of other rows, before its advantages are made; the
+    policy is not updated. 0: values are those of the head as it is."""
     trains_policy: bool = False
     """Lets the value loss shape the policy's features as well; otherwise the critic only reads them."""
 

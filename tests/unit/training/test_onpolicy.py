@@ -58,6 +58,15 @@ def test_held_out_success_rises_in_an_environment(make_job: MakeJob, events: Eve
     assert told["episodes"] == 14 * 64 and told["unscored_episodes"] == {}
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_half_precision_plays_and_learns(make_job: MakeJob, events: Events, dtype: str) -> None:
+    """The ratios of the first step show that recorded and learned log-probs are those of one policy."""
+    folder = make_job(algorithm="rloo", environment=plan(steps=2), dtype=dtype, batch_rows=16)
+    assert worker.main(folder) == 0, events[-1]
+    (first, *_) = (event for event in events if event["event"] == "progress")
+    assert first["metrics"]["ratio_max"] < 1.1 and first["metrics"]["kl_divergence"] < 1e-3
+
+
 def test_a_run_that_was_stopped_goes_on_exactly(
     make_job: MakeJob, events: Events, monkeypatch: pytest.MonkeyPatch
 ) -> None:

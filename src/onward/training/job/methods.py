@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from onward.errors import TrainingError
-from onward.lm import algorithms, sft
+from onward.lm import algorithms, sft, value
 from onward.lm.advantages import MIN_STD, asymmetric
 from onward.lm.algorithms.base import Algorithm, Estimate, RowTensors, spread
 from onward.lm.learner import CriticConfig, Learner, LearnerConfig
@@ -95,6 +95,14 @@ class Method(Stepping, ABC):
     @abstractmethod
     def restore(self, folder: Path) -> None: ...
 
+    def save_beside(self, folder: Path) -> None:
+        """Writes the files that a later job needs beside the adapter in ``folder``, if any."""
+        del folder
+
+    def load_beside(self, folder: Path) -> None:
+        """Reads the files of ``save_beside`` that are in ``folder``."""
+        del folder
+
     def state(self) -> dict[str, Any]:
         """Returns the algorithm's own state (a baseline), as JSON."""
         return {}
@@ -142,7 +150,7 @@ class PolicyGradientMethod(Method):
     def _extra(self) -> tuple[str, ...]:
         extra: tuple[str, ...] = ()
         if self.algorithm.uses_critic:
-            extra += ("value_loss", "explained_variance")
+            extra += ("value_loss", "held_out_explained_variance")
         if self.spec.kl_coef > 0:
             extra += ("reference_kl", "kl_coef")
         if self.spec.importance_cap is not None:
@@ -154,6 +162,14 @@ class PolicyGradientMethod(Method):
 
     def restore(self, folder: Path) -> None:
         self.learner.restore(folder)
+
+    def save_beside(self, folder: Path) -> None:
+        if self.learner.critic is not None:
+            self.learner.critic.save(folder)
+
+    def load_beside(self, folder: Path) -> None:
+        if self.learner.critic is not None and (folder / value.FILE).is_file():
+            self.learner.critic.load(folder)
 
     def state(self) -> dict[str, Any]:
         return self.algorithm.state()

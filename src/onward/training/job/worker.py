@@ -118,6 +118,7 @@ class _Run:
         policy, baseline = _load(self.folder, spec)
         method = methods.make(policy, spec)
         method.load_state(baseline or {})
+        method.load_beside(self.folder / "adapter")
         facts = self._restored(method)
         metrics = self._on_policy(method, facts) if plays else self._on_data(policy, method, facts)
         self._finish(policy, method, metrics)
@@ -248,6 +249,7 @@ class _Run:
             out = self.folder / "checkpoint"
             out.mkdir(exist_ok=True)
             policy.save_adapter(_adapter(), out)
+            method.save_beside(out)
             manifest = checkpoints.write_manifest(
                 out,
                 job_id=spec.job_id,
