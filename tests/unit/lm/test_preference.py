@@ -21,7 +21,7 @@ from onward.lm.trajectories import Trajectory
 
 from .conftest import noisy_adapter, random_rows
 
-ONE_STEP = DpoConfig(max_grad_norm=1e9, minibatch_pairs=64)
+ONE_STEP = DpoConfig(reference="base", max_grad_norm=1e9, minibatch_pairs=64)
 
 
 def row(ids: list[int], mask: str) -> TokenRow:
@@ -232,7 +232,7 @@ def test_a_restored_state_refuses_another_adapter_and_forgets_copies_of_old_weig
 
 @pytest.mark.parametrize(
     "change",
-    [{"beta": 0.0}, {"epochs": 0}, {"reference": "other"}, {"label_smoothing": 0.5}, {"minibatch_pairs": 0}],
+    [{"beta": 0.0}, {"epochs": 0}, {"reference": "nobody"}, {"label_smoothing": 0.5}, {"minibatch_pairs": 0}],
 )
 def test_a_setting_out_of_range_is_named(change: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=next(iter(change))):
@@ -241,7 +241,7 @@ def test_a_setting_out_of_range_is_named(change: dict[str, Any]) -> None:
 
 def test_training_all_weights_needs_the_start_as_reference(policy: Policy) -> None:
     with pytest.raises(ConfigError, match="use reference = 'start'"):
-        PreferenceLearner(policy, None, DpoConfig())
+        PreferenceLearner(policy, None, DpoConfig(reference="base"))
     learner = PreferenceLearner(policy, None, DpoConfig(reference="start", learning_rate=1e-3, epochs=4))
     pairs = some_pairs()
     list(learner.update(pairs))
