@@ -258,7 +258,7 @@ def test_the_first_loss_is_ln_2_also_after_other_training(policy: Policy) -> Non
 
 
 def test_another_policy_may_be_the_reference(policy: Policy) -> None:
-    """Margins by hand: β times the difference of log-prob gains against that adapter, which has other layers."""
+    """Margins by hand: β times the difference of log-prob gains against that adapter, of other layers."""
     noisy_adapter(policy, "x")
     policy.new_adapter("y", 2, 4.0, seed=5)
     for tensor in policy.adapter("y").params.values():

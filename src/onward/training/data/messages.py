@@ -58,7 +58,7 @@ def tools_of(where: str, tools: object, functions: object = None) -> list[dict[s
 def problem(messages: Sequence[Message]) -> str | None:
     """Returns the reason for which a conversation cannot be learnt from, or None.
 
-    ``no_answer``: the assistant says nothing after the first message. ``answers_in_a_row``: two answers with
+    ``no_answer``: the assistant has no message after the first one. ``answers_in_a_row``: two answers with
     nothing between them. ``empty_answer``: the last answer has neither a text nor a call.
     """
     roles = [message["role"] for message in messages]

@@ -1,4 +1,4 @@
-"""What a run does not learn from: counted by reason, with the first records of each, and fields not read."""
+"""The records that a run leaves out, by reason, with the first places of each; and fields not read."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class KeptPolicy:
         self.step: int | None = told.get("step")
         """Step after which it was the best; 0 is the start, None: nothing was judged yet."""
         self.figures: list[float] = list(told.get("figures", ()))
-        """What it was judged by, the first number first."""
+        """Figures that it was judged by, the first number first."""
         if self.step is not None and not self._path(self.step).is_file():
             self.step, self.figures = None, []
 

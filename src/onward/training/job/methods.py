@@ -79,7 +79,7 @@ class Method(Stepping, ABC):
         self.policy, self.spec = policy, spec
         self.adapter = None if spec.full else ADAPTER
         self.tensors = trained_tensors(policy, self.adapter)
-        """What training changes."""
+        """The tensors that training changes."""
         self.excluded: dict[str, int] = {}
         """Exclusions of the last ``prepare``, by reason."""
         longest = policy.shape.max_positions

@@ -127,10 +127,7 @@ class _Run:
         method.load_state(baseline or {})
         facts = self._restored(method)
         self.kept = KeptPolicy(self.folder / "kept", method.tensors, facts.get("kept"))
-        if plays:
-            metrics = self._on_policy(method, facts)
-        else:
-            metrics = self._on_data(policy, method, facts)
+        metrics = self._on_policy(method, facts) if plays else self._on_data(policy, method, facts)
         self._finish(policy, method, metrics)
 
     def _restored(self, method: Method) -> dict[str, Any]:
@@ -298,7 +295,7 @@ class _Run:
         )
 
     def _write(self, policy: Policy, out: Path, metrics: dict[str, Any]) -> dict[str, Any]:
-        """Writes the present policy to ``out``; returns what the last event tells of it."""
+        """Writes the present policy to ``out``; returns its facts for the last event."""
         spec = self.spec
         if spec.full:
             policy.save(out)

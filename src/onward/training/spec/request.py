@@ -64,7 +64,7 @@ class JobSpec(EveryNumber):
     eval_every: Annotated[int | None, Field(ge=1), Option("--eval-every", RUN)] = None
     """Steps from one evaluation to the next, on held-out tasks or --eval. Default: a quarter of the run."""
     start_counts: bool = True
-    """Whether the start is handed out if no later policy was better."""
+    """True: the start is handed out if no later policy was better."""
     save_seconds: float = 20.0
     save_steps: int | None = Field(default=None, ge=1)
     """Period in steps of additional saves."""
