@@ -61,6 +61,12 @@ def train(
     data: Annotated[
         list[Path] | None, typer.Option(help="JSON lines; may be repeated.", rich_help_panel=DATA)
     ] = None,
+    eval: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="sft, dpo: a file to judge the policy on; the best is handed out.", rich_help_panel=DATA
+        ),
+    ] = None,
     env: Annotated[
         str | None,
         typer.Option(
@@ -122,6 +128,7 @@ def train(
         model_folder=None if model == base_models.TINY else base_models.resolve(model, Path("models")),
         out=out,
         data=data or [],
+        eval=eval or [],
         env=env,
         start=start,
         demonstrations=demonstrations,
@@ -129,8 +136,10 @@ def train(
         plan=plan,
     )
     prepared = local.prepare(wanted)
-    if prepared.excluded:
-        say(f"Left out: {local.excluded_text(prepared.excluded)}.", err=True)
+    if prepared.excluded.text:
+        say(f"Left out: {prepared.excluded.text}.", err=True)
+    for name, place in prepared.excluded.unread.items():
+        say(f"The field {name!r} is not read (first in {place}).", err=True)
     if dry_run:
         _dry_run(prepared, as_json)
         return

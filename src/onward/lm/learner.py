@@ -17,9 +17,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from onward.errors import ConfigError, TrainingError
+from onward.errors import ConfigError
 from onward.lm import losses
 from onward.lm.batches import Batches, Prepared
+from onward.lm.cursor import Cursor
 from onward.lm.head import backward_logprobs
 from onward.lm.objective import KlCoefficient, PolicyObjective
 from onward.lm.options import CriticConfig, LearnerConfig
@@ -65,7 +66,13 @@ class Learner(Stepping):
         self.stepper.scale_for(policy.weights.norm.dtype)
         self.kl = KlCoefficient(config.kl_coef, config.kl_target)
         self.updates = 0
-        self._cursor = 0  # completed optimiser steps of the current update
+        self.cursor = Cursor(
+            config.minibatch_rows,
+            config.epochs,
+            schedule=config.schedule,
+            warmup_steps=config.warmup_steps,
+            max_steps=config.max_steps,
+        )
         self._fixed: dict[str, Any] = {}  # values fixed during the current update, see ``open``
         self._opened: Sequence[TokenRow] | None = None
         self._batches: Batches | None = None
@@ -86,9 +93,8 @@ class Learner(Stepping):
         digest = hashlib.sha256()
         for row in prepared.rows:
             digest.update(repr((row.ids, row.sampled, row.logprobs, row.settings)).encode())
-        if self._cursor:
-            self._same("rows", digest.hexdigest())
-        else:
+        self.cursor.refuse_other_data(self._fixed.get("rows"), digest.hexdigest(), "rows")
+        if not self.cursor.done:
             self._fixed = {"rows": digest.hexdigest(), "penalty_coef": self.kl.value}
         self._batches = Batches(
             self.policy,
@@ -110,13 +116,6 @@ class Learner(Stepping):
     def _once(self, name: str, made: Any) -> None:
         if name not in self._fixed:
             self._fixed[name] = made(self._batches)
-
-    def _same(self, name: str, digest: str) -> None:
-        if self._fixed.get(name, digest) != digest:
-            raise TrainingError(
-                "DATA",
-                "The rows differ from those of the update that was restored: pass the same frozen dataset.",
-            )
 
     def reward_penalty(self) -> list[Tensor] | None:
         """Returns β k1 per trained token of each opened row, to subtract from its reward; None without such a
@@ -187,23 +186,20 @@ class Learner(Stepping):
             if self.critic is not None:
                 self.critic.remember(batches.prepared.rows)
         digest = hashlib.sha256(repr([p.tolist() for p in pushes]).encode()).hexdigest()
-        if self._cursor:
-            self._same("advantages", digest)
+        self.cursor.refuse_other_data(self._fixed.get("advantages"), digest, "advantages of the rows")
         self._fixed["advantages"] = digest
-        count = len(pushes)
-        per_epoch = -(-count // self.config.minibatch_rows)
-        total = per_epoch * self.config.epochs
-        while self._cursor < total:
-            epoch, minibatch = divmod(self._cursor, per_epoch)
-            shuffle = random.Random(f"{self.config.seed}/{self.updates}/{epoch}")
-            order = batches.sharing.shuffled(shuffle)
-            size = self.config.minibatch_rows
-            chosen = order[minibatch * size : (minibatch + 1) * size]
-            metrics = self._step(batches, chosen, total, pushes, targets)
-            self._cursor += 1
+        cursor = self.cursor
+        for chosen in cursor.batches(len(pushes), self._order):
+            metrics = self._step(batches, chosen, pushes, targets)
+            cursor.advance()
             yield metrics
         self.updates += 1
-        self._cursor, self._fixed, self._batches, self._opened = 0, {}, None, None
+        self._fixed, self._batches, self._opened = {}, None, None
+
+    def _order(self, epoch: int) -> list[int]:
+        assert self._batches is not None
+        shuffle = random.Random(f"{self.config.seed}/{self.updates}/{epoch}")
+        return self._batches.sharing.shuffled(shuffle)
 
     # --- a step ------------------------------------------------------------------------------------
 
@@ -211,7 +207,6 @@ class Learner(Stepping):
         self,
         batches: Batches,
         indices: Sequence[int],
-        total: int,
         advantages: list[Tensor],
         returns: list[Tensor] | None,
     ) -> StepMetrics:
@@ -230,13 +225,12 @@ class Learner(Stepping):
             for part in batches.split(learning):
                 self._backward(batches, part, weight, sum(counts), advantages, returns, seen)
         norm, taken = 0.0, False
-        if config.schedule == "linear":
-            self.stepper.scale_rate(1 - self._cursor / total)
+        self.stepper.scale_rate(self.cursor.rate_share)
         if learning:
             norm, taken = self.stepper.step(seen.loss + seen.value_loss)
             if self.name is None:
                 self.policy.weights.unpack()
-        metrics = seen.metrics(self._cursor + 1, total, norm, not taken, coef, config)
+        metrics = seen.metrics(self.cursor.done + 1, self.cursor.total, norm, not taken, coef, config)
         metrics = replace(metrics, held_out_explained_variance=float(self._fixed.get("explained", 0.0)))
         if "reference" in self._fixed:
             self.kl.observe(metrics.reference_kl)
@@ -327,7 +321,7 @@ class Learner(Stepping):
             "fitted_to": [] if self.critic is None else list(self.critic.fitted_to),
             "kl_coef": self.kl.value,
             "updates": self.updates,
-            "cursor": self._cursor,
+            "cursor": self.cursor.done,
             "fixed": self._fixed,
         }
         save_state(folder / STATE_FILE, self.tensors, state)
@@ -344,7 +338,7 @@ class Learner(Stepping):
             self.critic.warm = bool(state["warm"])
             self.critic.fitted_to = dict.fromkeys(state.get("fitted_to", ()))
         self.kl.value = float(state["kl_coef"])
-        self.updates, self._cursor = int(state["updates"]), int(state["cursor"])
+        self.updates, self.cursor.done = int(state["updates"]), int(state["cursor"])
         self._fixed, self._opened, self._batches = dict(state["fixed"]), None, None
         if self.name is None:
             self.policy.weights.unpack()

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from onward.errors import ConfigError
+from onward.lm.cursor import SCHEDULES, Schedule
 from onward.lm.losses import KlEstimator, Normaliser
 
 
@@ -44,8 +45,13 @@ class LearnerConfig:
     """Settings of ``Learner``; the defaults suit rank-16 adapters on networks of 1 to 500 M parameters."""
 
     learning_rate: float = 5e-4
-    schedule: Literal["constant", "linear"] = "constant"
-    """``linear``: the learning rate falls to 0 over the steps of an update, which averages noise out."""
+    schedule: Schedule = "constant"
+    """``linear`` and ``cosine``: the learning rate falls to 0 over the steps of an update, which averages
+    noise out."""
+    warmup_steps: int = 0
+    """Steps over which the learning rate rises to its value."""
+    max_steps: int | None = None
+    """Ends an update after that many steps, whatever the epochs."""
     epochs: int = 2
     minibatch_rows: int = 64
     """Rows per optimiser step."""
@@ -101,7 +107,9 @@ class LearnerConfig:
         refuse_out_of_range(
             self,
             learning_rate=self.learning_rate > 0,
-            schedule=self.schedule in ("constant", "linear"),
+            schedule=self.schedule in SCHEDULES,
+            warmup_steps=self.warmup_steps >= 0,
+            max_steps=self.max_steps is None or self.max_steps >= 1,
             epochs=self.epochs >= 1,
             minibatch_rows=self.minibatch_rows >= 1,
             clip_epsilon=0 < self.clip_epsilon < 1,

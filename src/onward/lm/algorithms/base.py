@@ -38,9 +38,12 @@ class Algorithm(ABC):
     type: ClassVar[str]
     uses_critic: ClassVar[bool] = False
 
-    def select(self, trajectories: Sequence[Trajectory], *, max_staleness: int = 1) -> Selection:
+    def select(
+        self, trajectories: Sequence[Trajectory], *, max_staleness: int = 1, max_tokens: int | None = None
+    ) -> Selection:
         """Selects the trajectories to train on. Raises TrainingError (DATA), see ``trajectories.select``."""
-        return select(trajectories, method=self.type, max_staleness=max_staleness, **self._needs())
+        return select(trajectories, method=self.type, max_staleness=max_staleness, max_tokens=max_tokens,
+                      **self._needs())  # fmt: skip
 
     def _needs(self) -> dict[str, bool]:
         return {}

@@ -27,6 +27,7 @@ from onward.errors import ConfigError, NotFoundError, TrainingError
 from onward.files import keep_private, narrow_tree
 from onward.training import checkpoints
 from onward.training.data import dataset, files
+from onward.training.data.report import DataReport
 from onward.training.job.worker import PASSED
 from onward.training.spec import environment_plan as plan
 from onward.training.spec import numbers, recipes, request
@@ -34,7 +35,7 @@ from onward.training.spec.algorithms import ALGORITHMS, refuse_idle
 from onward.training.spec.request import JobSpec
 from onward.training.warm_start import tiny_base
 
-SPEC, LOG = "spec.json", "run.log"
+SPEC, LOG, REFERENCE = "spec.json", "run.log", "reference"
 TINY = "tiny"
 
 Event = dict[str, Any]
@@ -51,6 +52,7 @@ class RunOptions:
     """None: a tiny model is made for this run."""
     out: Path
     data: list[Path] = field(default_factory=list)
+    eval: list[Path] = field(default_factory=list)
     env: str | None = None
     start: Path | None = None
     demonstrations: int = 400
@@ -66,9 +68,13 @@ class PreparedRun:
 
     spec: JobSpec
     lines: list[dict[str, Any]] | None
-    excluded: dict[str, int] = field(default_factory=dict)
+    excluded: DataReport = field(default_factory=DataReport)
     tiny_from: list[dict[str, Any]] | None = None
     """Lines that a tiny model's tokenizer is made from; None if the model exists."""
+    eval_lines: list[dict[str, Any]] | None = None
+    """Data that the run is judged on."""
+    reference: Path | None = None
+    """An adapter to copy into the folder, which dpo refers to."""
 
 
 def prepare(wanted: RunOptions) -> PreparedRun:
@@ -78,7 +84,7 @@ def prepare(wanted: RunOptions) -> PreparedRun:
     recipe = recipes.for_model(wanted.model)
     environment: plan.EnvironmentPlan | None = None
     lines: list[dict[str, Any]] | None = None
-    excluded: dict[str, int] = {}
+    excluded = DataReport()
     tiny_from: list[dict[str, Any]] | None = None
     if wanted.env is not None:
         source = registry.find(wanted.env) if "://" not in wanted.env else None
@@ -93,21 +99,33 @@ def prepare(wanted: RunOptions) -> PreparedRun:
         if wanted.model_folder is None:
             tiny_from = lines or demonstrations(source, wanted.env, 100)
     else:
-        lines, counted = files.read(
-            wanted.data,
-            wanted.algorithm,
-            behaviour=wanted.spec.get("behaviour", "recorded"),
-            dense=bool(wanted.spec.get("dense_rewards")),
-        )
+        lines, excluded = _read(wanted, wanted.data)
         if wanted.model_folder is None:
             tiny_from = lines
         lines = dataset.select_lines(
-            lines, wanted.algorithm, counted, min_reward=wanted.spec.get("min_reward")
+            lines, wanted.algorithm, excluded, min_reward=wanted.spec.get("min_reward")
         )
-        excluded = dict(counted)
+    eval_lines = None
+    if wanted.eval:
+        eval_lines, left_out = _read(wanted, wanted.eval)
+        excluded.add(left_out)
     folder = wanted.model_folder or wanted.out / "base"
     spec = _spec(wanted, recipe, folder.resolve(), environment)
-    return PreparedRun(spec, lines, excluded, tiny_from)
+    reference = None
+    if spec.reference not in ("start", "base"):
+        found = _reference(Path(spec.reference)).resolve()
+        reference = None if (found / "config.json").is_file() else found
+        spec = spec.model_copy(update={"reference": str(found) if reference is None else REFERENCE})
+    return PreparedRun(spec, lines, excluded, tiny_from, eval_lines, reference)
+
+
+def _read(wanted: RunOptions, paths: list[Path]) -> tuple[list[dict[str, Any]], DataReport]:
+    return files.read(
+        paths,
+        wanted.algorithm,
+        behaviour=wanted.spec.get("behaviour", "recorded"),
+        dense=bool(wanted.spec.get("dense_rewards")),
+    )
 
 
 def write(prepared: PreparedRun, wanted: RunOptions) -> None:
@@ -121,13 +139,16 @@ def write(prepared: PreparedRun, wanted: RunOptions) -> None:
     keep_private(out)
     if prepared.tiny_from is not None:
         tiny_base.build(out / "base", prepared.tiny_from, prepared.spec.seed)
-    if prepared.lines is not None:
-        body = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in prepared.lines)
-        (out / dataset.FILE).write_text(body, encoding="utf-8")
-    if wanted.start is not None:
-        shutil.rmtree(out / "adapter", ignore_errors=True)
-        shutil.copytree(_checkpoint(wanted.start), out / "adapter", copy_function=shutil.copyfile)
-        narrow_tree(out / "adapter")
+    for name, lines in ((dataset.FILE, prepared.lines), (dataset.EVAL_FILE, prepared.eval_lines)):
+        if lines is not None:
+            body = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
+            (out / name).write_text(body, encoding="utf-8")
+    start = None if wanted.start is None else _checkpoint(wanted.start)
+    for name, adapter in (("adapter", start), (REFERENCE, prepared.reference)):
+        if adapter is not None:
+            shutil.rmtree(out / name, ignore_errors=True)
+            shutil.copytree(adapter, out / name, copy_function=shutil.copyfile)
+            narrow_tree(out / name)
     (out / SPEC).write_text(prepared.spec.model_dump_json(indent=1), encoding="utf-8")
 
 
@@ -236,6 +257,17 @@ def _check(wanted: RunOptions) -> None:
     refuse_idle(wanted.spec, wanted.algorithm)
     if wanted.spec.get("behaviour") == "recompute" and ALGORITHMS[wanted.algorithm].text_is_enough:
         raise ConfigError(f"--behaviour recompute does nothing in {wanted.algorithm}: leave it out.")
+    if wanted.eval and not ALGORITHMS[wanted.algorithm].text_is_enough:
+        raise ConfigError(
+            f"--eval does nothing in {wanted.algorithm}, whose result shows in an environment: leave it out, "
+            f"or train with --env, which tries held-out tasks."
+        )
+    if (
+        wanted.spec.get("eval_every")
+        and not wanted.eval
+        and (wanted.env is None or wanted.algorithm == "sft")
+    ):
+        raise ConfigError("--eval-every does nothing without --eval: give a file to judge the policy on.")
     if wanted.env is not None and wanted.spec.get("full") and wanted.spec.get("kl_coef"):
         raise ConfigError(
             "A KL penalty in an environment holds to the network without its adapter, and --full trains that "
@@ -252,6 +284,17 @@ def _checkpoint(folder: Path) -> Path:
             checkpoints.verify(candidate)
             return candidate
     raise NotFoundError(f"{folder} holds no checkpoint: give the folder of a finished run of an adapter.")
+
+
+def _reference(folder: Path) -> Path:
+    """Returns the adapter or the model in the folder of a run, or the folder itself. Raises NotFoundError."""
+    for candidate in (folder / "checkpoint", folder / "model", folder):
+        if (candidate / "config.json").is_file() or (candidate / "adapter_config.json").is_file():
+            return candidate
+    raise NotFoundError(
+        f"{folder} holds neither an adapter nor a model to refer to: give --reference start, base, or the "
+        f"folder of a finished run."
+    )
 
 
 def _spec(
@@ -284,8 +327,3 @@ def _spec(
         told = error.errors()[0] if hasattr(error, "errors") else {"loc": ("?",), "msg": str(error)}  # type: ignore[attr-defined]
         where = ".".join(str(part) for part in told["loc"])
         raise ConfigError(f"The option {where} is wrong: {told['msg']}.") from None
-
-
-def excluded_text(excluded: dict[str, int]) -> str:
-    """Formats exclusions as ``3 unscored, 1 no_tokens``; empty for none."""
-    return ", ".join(f"{count} {reason}" for reason, count in sorted(excluded.items()) if count)
