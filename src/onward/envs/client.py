@@ -168,9 +168,10 @@ class EnvClient:
 
     @contextlib.asynccontextmanager
     async def open(self, task: TaskRef) -> AsyncIterator[RemotePlay]:
-        """Starts ``task``. At the end its instance is closed, or, where ``/reset`` starts a task, kept for the
-        next one: AgentGym's servers draw a task at ``/create`` too, and not all can close. Raises
-        EnvironmentFailure."""
+        """Starts ``task``. At the end its instance is closed, or kept for the next task where
+        ``/reset`` starts one: AgentGym's servers draw a task at ``/create`` too, and not all can close.
+        Raises EnvironmentFailure.
+        """
         if self._dialect.starts_at_create or not self._free:
             number, document = await self._create(task)
         else:

@@ -1,7 +1,7 @@
-"""Policies that need no model: the reference solution of an environment, recorded answers, and a random one.
+"""Policies that need no model: an environment's reference solution, recorded answers, and a random one.
 
-The first and the last measure the highest success rate possible in an environment and the rate of chance, in the same driver
-that plays models.
+The first and the last measure the highest success rate possible in an environment and the rate of chance, in
+the same driver that plays models.
 """
 
 from __future__ import annotations

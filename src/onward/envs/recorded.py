@@ -1,8 +1,8 @@
 """Attempts at tasks in files, for playing them again: AgentGym's AgentTraj records, or chat messages.
 
 Forms of a record: ``{"item_id": "textcraft_17", "conversations": [{"from", "loss", "value"}, …]}``, or
-``{"item_id" or "task_id" or "task": …, "messages": [{"role", "content"}, …]}``. The number at the end of the id
-is the task's index. A file holds one JSON array, or one record a line.
+``{"item_id" or "task_id" or "task": …, "messages": [{"role", "content"}, …]}``. The number at the end of the
+id is the task's index. A file holds one JSON array, or one record a line.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _NAMES = ("item_id", "task_id", "task")
 
 
 def read(paths: Sequence[Path]) -> dict[int, list[str]]:
-    """Returns the answers of the first attempt at each task, by the task's index. Raises ConfigError with file
-    and record."""
+    """Returns the answers of the first attempt at each task, by the task's index. Raises ConfigError that
+    names file and record."""
     attempts: dict[int, list[str]] = {}
     for path in paths:
         for number, record in enumerate(_records(path), 1):

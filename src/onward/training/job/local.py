@@ -259,9 +259,9 @@ def _shown_by(wanted: RunOptions, environment: plan.EnvironmentPlan, source: Tas
     if (known := getattr(source, "solver", None)) is not None:
         return ScriptedPolicy(lambda _: known())
     raise ConfigError(
-        f"The server at {environment.place[:60]} has no player that shows how its tasks are solved, from which "
-        f"sft and a tiny model are made: give one with --solver package.module:object, or attempts at its "
-        f"tasks with --data FILE."
+        f"The server at {environment.place[:60]} has no player that shows how its tasks are solved, and sft "
+        f"and a tiny model are made from that: give one with --solver package.module:object, or attempts at "
+        f"its tasks with --data FILE."
     )
 
 
@@ -280,8 +280,8 @@ def _check(wanted: RunOptions) -> None:
     replays = wanted.algorithm == "sft" and wanted.env is not None
     if (not wanted.data and wanted.env is None) or (wanted.data and wanted.env is not None and not replays):
         raise ConfigError(
-            "Nothing to learn from, or two things: give either --data FILE or --env NAME. Only sft takes both: "
-            "it plays the attempts in the file again."
+            "Nothing to learn from, or two things: give either --data FILE or --env NAME. Only sft "
+            "takes both: it plays the attempts in the file again."
         )
     if wanted.data and wanted.solver is not None:
         raise ConfigError("Demonstrations come from --data or from --solver: leave one out.")

@@ -219,8 +219,8 @@ class OnPolicy:
             )
 
     async def _evaluate(self, when: str) -> dict[str, Any]:
-        """Measures held-out success and reward, each task once, with the same seeds before and after, and with
-        the last turn limit of the schedule."""
+        """Measures held-out success and reward, each task once, with the same seeds before and after and the
+        last turn limit of the schedule."""
         if not self._held_out:
             return {}
         self._emit("stage", name=f"held-out tasks, {when}")
@@ -261,9 +261,9 @@ class OnPolicy:
     def _nothing_learned(self) -> str:
         place, steps = self.plan.place, self.course.without_signal
         return (
-            f"The attempts at a task in {self.source.name} all ended alike for {steps} steps in a row, so there is "
-            f"nothing to learn from: warm the policy up first (`onward train --algorithm sft --env {place}`), "
-            f"choose easier tasks, or raise the group size."
+            f"The attempts at a task in {self.source.name} all ended alike for {steps} steps in a row, so "
+            f"there is nothing to learn from: warm the policy up first (`onward train --algorithm sft --env "
+            f"{place}`), choose easier tasks, or raise the group size."
         )
 
 

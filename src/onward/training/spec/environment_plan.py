@@ -167,8 +167,8 @@ def panels(plan: EnvironmentPlan, source: TaskSource) -> tuple[list[TaskRef], li
 
 
 def foreign_tasks(plan: EnvironmentPlan, source: TaskSource) -> list[TaskRef]:
-    """Returns the tasks of a server that reports none: as many as were asked for, as are known of this kind of
-    server, or 200."""
+    """Returns the tasks of a server that reports none: as many as were asked for, or as this kind of server
+    is known to have, or 200."""
     try:
         known = source.panel(None, plan.panel_seed)
     except ConfigError:
