@@ -74,8 +74,16 @@ def train(
         ),
     ] = None,
     demonstrations: Annotated[
-        int, typer.Option(min=1, help="sft with --env: tasks that its reference shows.", rich_help_panel=DATA)
+        int, typer.Option(min=1, help="sft with --env: tasks that are shown.", rich_help_panel=DATA)
     ] = 400,
+    solver: Annotated[
+        str | None,
+        typer.Option(
+            help="sft with --env: who shows them, as package.module:object. By default the environment's own "
+            "reference or, with --data, the attempts in these files, played again.",
+            rich_help_panel=DATA,
+        ),
+    ] = None,
     model: Annotated[
         str,
         typer.Option(
@@ -132,6 +140,7 @@ def train(
         env=env,
         start=start,
         demonstrations=demonstrations,
+        solver=solver,
         spec=spec,
         plan=plan,
     )
@@ -158,11 +167,12 @@ def _refuse_idle(ctx: typer.Context, in_environment: bool, algorithm: str) -> No
     shows = in_environment and algorithm == "sft"
     if not in_environment or shows:
         where = "in sft, which plays nothing" if shows else "without --env"
-        _refuse(ctx, options(EnvironmentPlan), where)
+        shown_too = {"dialect", "tasks", "held_out"} if shows else set()  # they say which tasks are shown
+        _refuse(ctx, options(EnvironmentPlan).keys() - shown_too, where)
     if in_environment:
         _refuse(ctx, _SCORED, "with --env, whose own verdict is the return")
     if not shows:
-        _refuse(ctx, {"demonstrations"}, "but in sft with --env")
+        _refuse(ctx, {"demonstrations", "solver"}, "but in sft with --env")
 
 
 def _refuse(ctx: typer.Context, names: Collection[str], where: str) -> None:

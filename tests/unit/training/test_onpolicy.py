@@ -137,6 +137,20 @@ def test_too_many_broken_episodes_fail_the_job_with_their_cause(
     assert "8 of 16 episodes are unscored (8 env_error)" in failed["message"]
 
 
+def test_held_out_episodes_have_the_last_turn_limit_of_the_schedule(
+    make_job: MakeJob, events: Events
+) -> None:
+    """A task takes two turns, so with a limit of one nobody can finish it, before or after."""
+
+    def held_out(horizon: str) -> list[float]:
+        events.clear()
+        worker.main(make_job(environment=plan(steps=1, horizon=horizon)))
+        return [event["success"] for event in events if event["event"] == "held_out"]
+
+    assert held_out("1")[0] == 0.0
+    assert held_out("1,2/1")[0] > 0.0
+
+
 def test_the_horizon_rises_by_stage(make_job: MakeJob, events: Events) -> None:
     """With one turn nobody can win; from step 2 on two are allowed."""
     assert worker.main(make_job(environment=plan(horizon="1,2/1", held_out=0))) == 0, events[-1]

@@ -18,11 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from onward import children
-from onward.envs import registry
-from onward.envs.environment import Environment, LocalSource
-from onward.envs.policies import reference_policy
-from onward.envs.rollouts import rollouts
-from onward.envs.sources import open_source
+from onward.envs import recorded
+from onward.envs.environment import LocalSource
+from onward.envs.policies import RecordedPolicy, ScriptedPolicy, reference_policy
+from onward.envs.rollouts import Policy, rollouts
+from onward.envs.solvers import find_solver
+from onward.envs.sources import TaskSource, open_source
+from onward.envs.tasks import TaskRef
 from onward.errors import ConfigError, NotFoundError, TrainingError
 from onward.files import keep_private, narrow_tree
 from onward.training import checkpoints
@@ -54,6 +56,8 @@ class RunOptions:
     data: list[Path] = field(default_factory=list)
     eval: list[Path] = field(default_factory=list)
     env: str | None = None
+    solver: str | None = None
+    """Player of demonstrations: the name of a dialect or ``package.module:object``."""
     start: Path | None = None
     demonstrations: int = 400
     spec: dict[str, Any] = field(default_factory=dict)
@@ -87,7 +91,6 @@ def prepare(wanted: RunOptions) -> PreparedRun:
     excluded = DataReport()
     tiny_from: list[dict[str, Any]] | None = None
     if wanted.env is not None:
-        source = registry.find(wanted.env) if "://" not in wanted.env else None
         environment = plan.EnvironmentPlan(
             **{"max_tokens": recipe.max_tokens, **wanted.plan, "place": wanted.env}
         )
@@ -95,9 +98,9 @@ def prepare(wanted: RunOptions) -> PreparedRun:
             environment.schedule.turns_at(0)
         plan.check(environment, wanted.algorithm, ALGORITHMS[wanted.algorithm].grouped)
         if wanted.algorithm == "sft":
-            lines = demonstrations(source, wanted.env, wanted.demonstrations)
+            lines = demonstrations(wanted, environment, wanted.demonstrations)
         if wanted.model_folder is None:
-            tiny_from = lines or demonstrations(source, wanted.env, 100)
+            tiny_from = lines or demonstrations(wanted, environment, 100)
     else:
         lines, excluded = _read(wanted, wanted.data)
         if wanted.model_folder is None:
@@ -214,24 +217,73 @@ async def run(out: Path, spec: JobSpec, on_event: Callable[[Event], None]) -> Ev
     return last
 
 
-def demonstrations(environment: Environment | None, place: str, count: int) -> list[dict[str, Any]]:
-    """Returns conversations in which the environment's own reference solves training tasks."""
-    if environment is None:
+def demonstrations(wanted: RunOptions, environment: plan.EnvironmentPlan, count: int) -> list[dict[str, Any]]:
+    """Returns conversations in which training tasks are solved, as dataset lines.
+
+    A task is shown by ``wanted.solver``, by an attempt of ``wanted.data``, which is played again, or by the
+    environment's own reference. Only what the environment calls a success counts. Raises ConfigError,
+    NotFoundError, OnwardError.
+    """
+    return asyncio.run(_demonstrations(wanted, environment, count))
+
+
+async def _demonstrations(
+    wanted: RunOptions, environment: plan.EnvironmentPlan, count: int
+) -> list[dict[str, Any]]:
+    key = os.environ.get(plan.KEY_VARIABLE)
+    async with open_source(environment.place, dialect=environment.dialect, key=key) as source:
+        tasks = _shown_tasks(environment, source, count)
+        if wanted.data:
+            attempts = recorded.read(wanted.data)
+            policy: Policy = RecordedPolicy(attempts)
+            tasks = [task for task in tasks if task.index in attempts]
+            if not tasks:
+                raise ConfigError(
+                    f"The files have attempts at {len(attempts)} tasks of {source.name}, all of them held "
+                    f"out or unknown: give attempts at others."
+                )
+        else:
+            policy = _shown_by(wanted, environment, source)
+        episodes = await rollouts(source, policy, tasks[:count], concurrency=8)
+    solved = [one for one in episodes if one.success]
+    if not solved:
         raise ConfigError(
-            f"The server at {place[:60]} gives no demonstrations, from which a tiny model and sft are made: "
-            f"warm a policy up with --env NAME or --data first, then give its folder with --model."
+            f"None of {len(episodes)} demonstrations succeeded in {source.name}: give others, with --solver "
+            f"or --data."
         )
-    tasks = environment.panel("train", n=count)
-    episodes = asyncio.run(rollouts(LocalSource(environment), reference_policy(environment), tasks))
     return [
         {
-            "trajectory_id": one.key, "session_id": "", "task_type": environment.name, "group_key": None,
+            "trajectory_id": one.key, "session_id": "", "task_type": source.name, "group_key": None,
             "outcome": 1.0, "success": True, "unparsable": False, "raw_total": 1.0,
             "messages": [dict(message) for message in one.messages],
         }
-        for one in episodes
-        if one.success
+        for one in solved
     ]  # fmt: skip
+
+
+def _shown_tasks(environment: plan.EnvironmentPlan, source: TaskSource, count: int) -> list[TaskRef]:
+    """Returns the training tasks in the order in which they are shown: those of a server in a drawn order,
+    because it may sort them by difficulty."""
+    if isinstance(source, LocalSource):
+        return source.panel("train", n=count)
+    tasks, _ = plan.panels(environment, source)
+    return plan.tasks_of(0, tasks, len(tasks), seed=0)
+
+
+def _shown_by(wanted: RunOptions, environment: plan.EnvironmentPlan, source: TaskSource) -> Policy:
+    """Returns the player of demonstrations: the given solver, or the environment's own."""
+    if wanted.solver is not None:
+        make = find_solver(wanted.solver)
+        return ScriptedPolicy(lambda _: make())
+    if isinstance(source, LocalSource):
+        return reference_policy(source.environment)
+    if (known := getattr(source, "solver", None)) is not None:
+        return ScriptedPolicy(lambda _: known())
+    raise ConfigError(
+        f"The server at {environment.place[:60]} has no player that shows how its tasks are solved, and sft "
+        f"and a tiny model are made from that: give one with --solver package.module:object, or attempts at "
+        f"its tasks with --data FILE."
+    )
 
 
 async def reachable(place: str, dialect: str | None) -> dict[str, Any]:
@@ -246,8 +298,14 @@ def _check(wanted: RunOptions) -> None:
         raise ConfigError(
             f"There is no algorithm {wanted.algorithm[:40]!r}: give one of {', '.join(ALGORITHMS)}."
         )
-    if bool(wanted.data) == (wanted.env is not None):
-        raise ConfigError("Nothing to learn from, or two things: give either --data FILE or --env NAME.")
+    replays = wanted.algorithm == "sft" and wanted.env is not None
+    if (not wanted.data and wanted.env is None) or (wanted.data and wanted.env is not None and not replays):
+        raise ConfigError(
+            "Nothing to learn from, or two things: give either --data FILE or --env NAME. Only sft "
+            "takes both: it plays the attempts in the file again."
+        )
+    if wanted.data and wanted.solver is not None:
+        raise ConfigError("Demonstrations come from --data or from --solver: leave one out.")
     if wanted.env is not None:
         request.refuse_environment(wanted.algorithm)
     if wanted.spec.get("dense_rewards"):

@@ -247,7 +247,8 @@ class OnPolicy:
             )
 
     async def _evaluate(self, when: str) -> dict[str, Any]:
-        """Measures held-out success and reward, each task once, with the same seeds before and after."""
+        """Measures held-out success and reward, each task once, with the same seeds before and after and the
+        last turn limit of the schedule."""
         if not self._held_out:
             return {}
         self._emit("stage", name=f"held-out tasks, {when}")
@@ -256,7 +257,7 @@ class OnPolicy:
             1,
             f"{self.spec.seed}/held-out",
             self.plan.held_out_temperature,
-            None,
+            schedule.turns[-1] if (schedule := self.plan.schedule) else None,
             for_training=False,
         )
         scored = [one for one in episodes if one.reward is not None]
@@ -287,11 +288,11 @@ class OnPolicy:
         return facts
 
     def _nothing_learned(self) -> str:
-        name, steps = self.source.name, self.course.without_signal
+        place, steps = self.plan.place, self.course.without_signal
         return (
-            f"The attempts at a task in {name} all ended alike for {steps} steps in a row, so there is "
-            f"nothing to learn from: warm the policy up first (`onward train --algorithm sft --env {name}`), "
-            f"choose easier tasks, or raise the group size."
+            f"The attempts at a task in {self.source.name} all ended alike for {steps} steps in a row, so "
+            f"there is nothing to learn from: warm the policy up first (`onward train --algorithm sft --env "
+            f"{place}`), choose easier tasks, or raise the group size."
         )
 
 
