@@ -36,7 +36,7 @@ tree = server.crafting_tree
 tree.itemid_recipes, tree.tag_recipes = Copied(tree.itemid_recipes), Copied(tree.tag_recipes)
 uvicorn.run("agentenv_textcraft:app", host="127.0.0.1", port={port}, log_level="warning")
 """
-"""Starts the server with lists of recipes that do not grow: its ``reset`` extends them in place, and the tenth
+"""Starts the server with lists of recipes that do not grow: its ``reset`` extends them, and the tenth
 reset of a goal of depth 3 takes 5 s."""
 
 
