@@ -56,7 +56,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Events as JSON lines.")]
 
 @control.command(help=_TRAIN)
 def train(
-    env: Annotated[str, typer.Argument(metavar="ENV", help="A Gymnasium id, or module:id.")],
+    env: Annotated[str, typer.Argument(metavar="ENV", help="A Gymnasium id, module:id or module:Class.")],
     algorithm: Annotated[str, typer.Option(help=f"One of {', '.join(ALGORITHMS)}.")],
     preset: Annotated[
         str | None,
@@ -90,6 +90,8 @@ def train(
     out: Out = Path("runs"),
     as_json: AsJson = False,
 ) -> None:
+    from onward.control.environments.check import require
+
     env = with_version(env)
     chosen, tuned = presets.preset(preset, algorithm, env)
     given = fields.parse(config.CONFIGS[algorithm], algorithm, changes or [])
@@ -107,6 +109,8 @@ def train(
         env_kwargs=env_kwargs(env_set),
         **options,
     )
+    for warning in require(first.env, first.env_kwargs):
+        say(warning, err=True)
     _check_world(first)
     runs = [RunConfig(**{**vars(first), "seed": seed + more}) for more in range(seeds)]
     tasks = [(run, Folder.of(out, run), False) for run in runs]
@@ -140,7 +144,7 @@ def resume(
     if timesteps is not None:
         going_on = run.stop_when_solved and not solved
         run = RunConfig(**{**vars(run), "timesteps": timesteps, "stop_when_solved": going_on})
-    elif solved or before.get("steps", 0) >= run.timesteps:
+    elif before.get("end") != "interrupted" and (solved or before.get("steps", 0) >= run.timesteps):
         raise ControlError(
             f"The run in {folder} is {before['end']}: give --timesteps with a later end to go on."
         )

@@ -122,7 +122,7 @@ def test_a_solution_that_greedy_episodes_do_not_confirm_is_none(tmp_path: Path) 
     assert {event["eval_return"] for event in tries} == {0.0}
 
 
-def half_of_them(policy: Any, episodes: int, seed: int) -> Episodes:
+def half_of_them(policy: Any, episodes: int, seed: int, stopped: Any) -> Episodes:
     """Returns 0 and 10 in turn: their mean is 5, every second one succeeds."""
     returns = np.where(np.arange(episodes) % 2, 10.0, 0.0)
     return Episodes(returns, np.full(episodes, LENGTH), returns >= 5, None)
@@ -145,7 +145,7 @@ def test_the_best_policy_is_the_one_that_succeeds_most_often_then_the_one_with_t
     """Two of four over the bar with a mean of 5 are better than one of four with a mean of 25."""
     scores = iter([[100.0, 0, 0, 0], [10.0, 10, 0, 0], [90.0, 0, 0, 0], [10.0, 6, 0, 0], [10.0, 6, 0, 0]])
 
-    def evaluate(policy: Any, episodes: int, seed: int) -> Episodes:
+    def evaluate(policy: Any, episodes: int, seed: int, stopped: Any) -> Episodes:
         returns = np.array(next(scores))
         return Episodes(returns, np.full(4, LENGTH), returns >= 5, None)
 

@@ -123,6 +123,11 @@ class Folder:
         return self.path / "summary.json"
 
     @property
+    def fault(self) -> Path:
+        """Traceback of an error that the environment raised."""
+        return self.path / "environment-error.txt"
+
+    @property
     def picture(self) -> Path:
         return self.path / "curves.png"
 
