@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -87,6 +89,12 @@ def train(
     processes: Annotated[
         int | None, typer.Option(min=1, help="Seeds at a time; not given: one per core.")
     ] = None,
+    env_processes: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Processes for slow environments; not given: one per core if a step is slow."
+        ),
+    ] = None,
     out: Out = Path("runs"),
     as_json: AsJson = False,
 ) -> None:
@@ -107,11 +115,15 @@ def train(
         seed=seed,
         timesteps=timesteps or tuned.timesteps,
         env_kwargs=env_kwargs(env_set),
+        env_processes=env_processes or 1,
         **options,
     )
-    for warning in require(first.env, first.env_kwargs):
+    warnings, slow = require(first.env, first.env_kwargs)
+    for warning in warnings:
         say(warning, err=True)
     _check_world(first)
+    if env_processes is None and slow and seeds == 1:
+        first = replace(first, env_processes=os.cpu_count() or 1)
     runs = [RunConfig(**{**vars(first), "seed": seed + more}) for more in range(seeds)]
     tasks = [(run, Folder.of(out, run), False) for run in runs]
     if not as_json:

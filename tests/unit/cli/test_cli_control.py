@@ -434,7 +434,9 @@ def test_a_check_prints_findings_with_remedies(lift: str, capsys: pytest.Capture
     printed = " ".join(capsys.readouterr().out.split())
     assert "error" in printed
     assert "max_episode_steps" in printed
-    assert onward("check", f"{lift}:Lift", "--env-set", "max_episode_steps=30", "--steps", "40", "--json") == 0
+    assert (
+        onward("check", f"{lift}:Lift", "--env-set", "max_episode_steps=30", "--steps", "40", "--json") == 0
+    )
     found = json.loads(capsys.readouterr().out)
     assert [one["what"] for one in found["findings"]] == ["info reports success at the end of an episode"]
     assert onward("check", "CartPole-v1") == 0

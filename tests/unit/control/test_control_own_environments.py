@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import random
 from collections.abc import Callable
@@ -66,7 +67,7 @@ SLIPS: dict[str, tuple[Callable[[int, list[Any]], Any], str]] = {
     "four values": (lambda at, r: (r[0], r[1], r[2], r[4]), "step returned a tuple of 4 values; return .obs"),
     "a list": (lambda at, r: r, "step returned a list; return"),
     "nothing": (lambda at, r: None, "step returned None; return"),
-    "a reward in an array": (put(1, np.ones(1)), r"the reward is an array of shape \(1,\); return one number"),
+    "a reward in an array": (put(1, np.ones(1)), r"the reward is an array of shape \(1,\); return one"),
     "no reward": (put(1, None), "the reward is None; return one number"),
     "a reward as text": (put(1, "1.0"), "the reward is a str; return one number"),
     "a reward that is NaN": (put(1, float("nan")), "the reward is nan; return a finite number"),
@@ -75,7 +76,7 @@ SLIPS: dict[str, tuple[Callable[[int, list[Any]], Any], str]] = {
     "terminated as a number": (put(2, 0.5), "terminated is a float; return True or False"),
     "terminated as None": (put(2, None), "terminated is None"),
     "truncated as an array": (put(3, np.array([False])), r"truncated is an array of shape \(1,\)"),
-    "info and truncated exchanged": (lambda at, r: (*r[:3], r[4], r[3]), "bool where info, a dict, is expected"),
+    "info and truncated exchanged": (lambda at, r: (*r[:3], r[4], r[3]), "bool where info, a dict, is"),
     "no info": (put(4, None), "step returned None where info, a dict"),
     "a short observation": (put(0, np.zeros(2, np.float32)), r"has the shape \(2,\) .* declares \(3,\)"),
     "an observation with an axis more": (put(0, np.zeros((1, 3))), r"has the shape \(1, 3\)"),
@@ -100,8 +101,8 @@ def test_a_slip_is_one_sentence_with_slot_and_step(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("position", "value"),
-    [(1, 1), (1, np.float64(0.5)), (1, np.array(0.5)), (1, True), (2, 0), (3, np.bool_(False)), (2, np.array(False)),
-     (0, [0.0, 0.5, 1.0]), (0, np.zeros(3, np.float64)), (0, np.zeros(3, np.int64))],
+    [(1, 1), (1, np.float64(0.5)), (1, np.array(0.5)), (1, True), (2, 0), (3, np.bool_(False)),
+     (2, np.array(False)), (0, [0.0, 0.5, 1.0]), (0, np.zeros(3, np.float64)), (0, np.zeros(3, np.int64))],
 )  # fmt: skip
 def test_data_of_another_type_that_loses_nothing_is_cast(position: int, value: Any) -> None:
     run(Own(put(position, value)))
@@ -150,7 +151,9 @@ def test_spaces_that_are_missing_or_no_spaces_are_named() -> None:
 def test_the_remedy_for_actions_without_bounds_works() -> None:
     env = Own()
     env.action_space = spaces.Box(-np.inf, np.inf, (2,), np.float32)
-    with pytest.raises(ControlError, match=r"gymnasium.wrappers.TransformAction\(env, .*Box\(-1, 1, \(2,\)\)\)"):
+    with pytest.raises(
+        ControlError, match=r"gymnasium.wrappers.TransformAction\(env, .*Box\(-1, 1, \(2,\)\)\)"
+    ):
         make([env])
     bounded = TransformAction(env, lambda action: action, spaces.Box(-1, 1, (2,)))
     assert make([bounded]).spec.actions.low == (-1.0, -1.0)
@@ -183,7 +186,9 @@ def test_a_choice_that_its_space_does_not_have_is_named() -> None:
         env = Own()
         env.observation_space = spaces.Discrete(5)
         env.observe = lambda given=given: given  # type: ignore[method-assign]
-        with pytest.raises(EnvironmentFault, match=f"the observation is {given} where it has 5 choices from 0 on"):
+        with pytest.raises(
+            EnvironmentFault, match=f"the observation is {given} where it has 5 choices from 0 on"
+        ):
             make([env]).reset(0)
 
 
@@ -237,6 +242,7 @@ def test_after_an_error_the_state_is_that_of_before_the_step() -> None:
     """The first slot was stepped already; a resumed run must not step it twice."""
     envs = make([Own(), Own(broken)])
     envs.reset(0)
+    obs: Any = None
     for _ in range(12):
         obs = envs.step(np.ones(2, np.int64)).obs
     with pytest.raises(EnvironmentFault):
@@ -266,12 +272,12 @@ def test_errors_and_data_of_a_vector_environment_are_named_too() -> None:
 
 class Global(Own):
     def observe(self) -> Any:
-        drawn = [np.random.uniform(-1, 1), random.uniform(-1, 1), self.action_space.sample()]  # noqa: NPY002
+        drawn = [np.random.uniform(-1, 1), random.uniform(-1, 1), self.action_space.sample()]
         return np.array(drawn, np.float32)
 
 
 def test_global_generators_are_seeded_for_each_slot_and_left_as_they_were() -> None:
-    np.random.seed(5)  # noqa: NPY002
+    np.random.seed(5)
     random.seed(5)
     expected = np.random.RandomState(5).rand(), random.Random(5).random()
 
@@ -285,7 +291,7 @@ def test_global_generators_are_seeded_for_each_slot_and_left_as_they_were() -> N
     np.testing.assert_array_equal(one, other)
     assert not np.array_equal(one[:, 0, :2], one[:, 1, :2])
     assert not np.array_equal(one, observed(1))
-    assert (np.random.rand(), random.random()) == expected  # noqa: NPY002
+    assert (np.random.rand(), random.random()) == expected
 
 
 def test_an_environment_of_global_generators_goes_on_as_if_uninterrupted() -> None:
@@ -369,7 +375,7 @@ def severity(findings: dict[str, str], part: str) -> str:
 def test_a_good_environment_has_no_errors_and_no_warnings() -> None:
     assert check("CartPole-v1") == []
     assert set(kinds(lambda: TimeLimit(Own(), 50), steps=60).values()) == set()
-    assert require(Own) == []
+    assert require(Own) == ([], False)
 
 
 def test_the_check_lists_every_slip_once_with_its_remedy() -> None:
@@ -384,10 +390,12 @@ def test_the_check_lists_every_slip_once_with_its_remedy() -> None:
 
 
 def test_an_endless_task_is_an_error_that_names_the_limit() -> None:
-    with pytest.raises(ControlError, match=r"no episode ended within 10,000 steps.*--env-set max_episode_steps"):
+    with pytest.raises(
+        ControlError, match=r"no episode ended within 10,000 steps.*--env-set max_episode_steps"
+    ):
         require(Endless)
     assert severity(kinds(Own), "an episode is cut after 10,000 steps") == "note"
-    assert require(lambda: TimeLimit(Endless(), 100)) == []
+    assert require(lambda: TimeLimit(Endless(), 100)) == ([], False)
 
 
 class Unseeded(Own):
@@ -409,7 +417,9 @@ def test_the_check_finds_what_harms_learning_without_an_error() -> None:
     assert severity(found, "reset with the same seed gave another observation") == "warning"
     assert severity(found, "outside its bounds -1 … 1") == "warning"
     assert severity(found, "float64, where observation_space declares float32; it is cast") == "note"
-    assert severity(kinds(Keeps), "the same seed and actions led to another observation (number 1)") == "warning"
+    assert (
+        severity(kinds(Keeps), "the same seed and actions led to another observation (number 1)") == "warning"
+    )
     env = Own()
     env.observation_space = spaces.Box(0, 1, (20, 20, 3), np.float32)
     env.observe = lambda: np.zeros((20, 20, 3), np.float32)  # type: ignore[method-assign]
@@ -455,3 +465,54 @@ def test_a_module_of_the_current_folder_is_found(tmp_path: Path, monkeypatch: py
             make(name)
     with pytest.raises(ControlError, match="max_episode_steps is 0: give a whole number from 1 on"):
         make("liftmodule:Lift", env_kwargs={"max_episode_steps": 0})
+
+
+# Processes.
+
+
+class Pid(Own):
+    """Reports its process; action 0 fails."""
+
+    def step(self, action: Any) -> Any:
+        if action == 0:
+            raise OSError("the door is open")
+        raw, reward, terminated, truncated, _ = super().step(action)
+        return raw, reward, terminated, truncated, {"success": True, "pid": os.getpid()}
+
+
+def test_processes_give_the_results_of_one_process_and_a_state_of_either_goes_on_in_the_other() -> None:
+    alone, apart = make(Pid, 3), make(Pid, 3, processes=2)
+    try:
+        obs: Any = alone.reset(4)[0]
+        np.testing.assert_array_equal(obs, apart.reset(4)[0])  # type: ignore[arg-type]
+        for _ in range(25):
+            one, other = alone.step(np.ones(3, np.int64)), apart.step(np.ones(3, np.int64))
+            obs = one.obs
+            for name in ("obs", "reward", "terminated", "truncated"):
+                np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
+            np.testing.assert_array_equal(one.next_obs(), other.next_obs())
+            if other.ended.any():
+                pids = [other.info["final_info"][slot]["pid"] for slot in range(3)]
+                assert pids[0] == pids[1] != pids[2]
+                assert os.getpid() not in pids
+        before = apart.state_dict()
+        np.testing.assert_array_equal(alone.load_state_dict(before)[0], obs)
+        np.testing.assert_array_equal(apart.load_state_dict(alone.state_dict())[0], obs)
+        with pytest.raises(
+            EnvironmentFault, match="slot 2, step 6 of its episode: step raised OSError"
+        ) as fault:
+            apart.step(np.array([1, 1, 0]))
+        assert "the door is open" in fault.value.trace
+        with pytest.raises(ControlError, match="was not saved: one of their processes failed"):
+            apart.load_state_dict(apart.state_dict())
+        apart.reset(4)  # the workers are alive
+    finally:
+        apart.close()
+
+
+def test_an_environment_that_no_process_can_make_is_refused() -> None:
+    with pytest.raises(ControlError, match="give an id, or a function of a module"):
+        make(lambda: Own(), 2, processes=2)
+    with pytest.raises(ControlError, match="choose an id"):
+        make("Nowhere-v0", 2, processes=2)
+    assert make("CartPole-v1", 2, processes=2).num == 2  # in numpy, without processes

@@ -1,4 +1,4 @@
-"""Checks of an environment before anything is trained in it: ``onward control check``, and 20 steps of every run.
+"""Checks of an environment before anything is trained in it, by ``onward control check`` and ``train``.
 
 The actions are random. Everything that would stop a run or make it learn nothing is a finding with a remedy.
 """
@@ -26,6 +26,9 @@ STEPS = 20
 """Steps of the check before a run."""
 PATIENCE = 10.0
 """Seconds for the search of an episode's end: of an environment slower than that, too little is known."""
+SLOW = 2.0
+"""Milliseconds of a step from which processes pay: sending a step to one costs about 0.1 ms."""
+_SLOW = "a step takes"
 PICTURE = 16
 """Smallest height and width of a Box of floats that is taken for a picture."""
 Severity = Literal["error", "warning", "note"]
@@ -37,7 +40,7 @@ class Finding:
     """One result of a check."""
 
     severity: Severity
-    """``error``: no run starts. ``warning``: a run starts, and probably learns less. ``note``: for information."""
+    """``error``: no run starts. ``warning``: a run starts, and may learn less. ``note``: for information."""
     what: str
     remedy: str
 
@@ -74,13 +77,16 @@ def check(
     return sorted(found, key=lambda one: order.index(one.severity))
 
 
-def require(source: Any, env_kwargs: dict[str, Any] | None = None) -> list[str]:
-    """Checks an environment before a run. Returns the warnings. Raises ControlError for the first error."""
+def require(source: Any, env_kwargs: dict[str, Any] | None = None) -> tuple[list[str], bool]:
+    """Checks an environment before a run. Returns (warnings, True where its steps are slow). Raises
+    ControlError for the first error."""
     found = check(source, env_kwargs=env_kwargs)
     for one in found:
         if one.severity == "error":
             raise ControlError(one.sentence)
-    return [one.sentence for one in found if one.severity == "warning"]
+    return [one.sentence for one in found if one.severity == "warning"], any(
+        one.what.startswith(_SLOW) for one in found
+    )
 
 
 class _Check:
@@ -136,9 +142,9 @@ class _Check:
             result = self.env.call_step(action)
             self._seconds.append(perf_counter() - began)
             self._taken.append(action)
-            if not self._take(slips.of_step(result, self.spec.layout)):
-                if not isinstance(result, tuple) or len(result) != 5:
-                    return False
+            self._take(slips.of_step(result, self.spec.layout))
+            if not isinstance(result, tuple) or len(result) != 5:
+                return False
             raw, _, terminated, truncated, info = result
             self._look(raw)
             over = _true(terminated) or _true(truncated)
@@ -190,7 +196,9 @@ class _Check:
             if outside.any():
                 at = tuple(np.argwhere(outside)[0].tolist())
                 low, high = space.low[at], space.high[at]
-                what = f"the {where} is {value[at]:g}{slips.placed(at)}, outside its bounds {low:g} … {high:g}"
+                what = (
+                    f"the {where} is {value[at]:g}{slips.placed(at)}, outside its bounds {low:g} … {high:g}"
+                )
                 self._add(f"bounds {where}", "warning", what, "correct observation_space, or the observation")
 
     # Conclusions.
@@ -213,12 +221,14 @@ class _Check:
             self._look(raw)
             if terminated or truncated:
                 self._reset()
-        at = next((at for at, pair in enumerate(zip(first, self._observed, strict=False)) if not _equal(*pair)), 0)
+        at = next(
+            (at for at, pair in enumerate(zip(first, self._observed, strict=False)) if not _equal(*pair)), 0
+        )
         if at or len(first) != len(self._observed):
             self._add(
                 "repeat",
                 "warning",
-                f"the same seed and actions led to another observation (number {at}): runs of one seed differ",
+                f"the same seed and actions led to another observation (number {at}): seeds do not repeat",
                 "draw from self.np_random only, and keep nothing from before a reset",
             )
 
@@ -236,8 +246,8 @@ class _Check:
             what = f"no max_episode_steps is declared: an episode is cut after {LONGEST_EPISODE:,} steps"
             self._add("end", "note", what, "set another limit with --env-set max_episode_steps=…")
         elif self.env.at >= LONGEST_EPISODE:
-            what = f"{self.spec.id} declares no max_episode_steps, and no episode ended within {self.env.at:,} steps"
-            self._add("end", "error", f"{what} of random actions", _LIMIT)
+            what = f"no episode ended within {self.env.at:,} steps of random actions"
+            self._add("end", "error", f"{self.spec.id} declares no max_episode_steps, and {what}", _LIMIT)
         else:
             what = f"no max_episode_steps is declared, and no episode ended within {self.env.at:,} steps"
             remedy = f"an episode is cut after {LONGEST_EPISODE:,} steps, which takes long here: {_LIMIT}"
@@ -267,8 +277,8 @@ class _Check:
                 self._add(f"picture {leaf.path}", "warning", what, remedy)
 
     def _note_speed(self) -> None:
-        if self._seconds and (milliseconds := 1000 * float(np.median(self._seconds))) >= 1:
-            what = f"a step takes {milliseconds:.1f} ms"
+        if self._seconds and (milliseconds := 1000 * float(np.median(self._seconds))) >= SLOW:
+            what = f"{_SLOW} {milliseconds:.1f} ms"
             remedy = "with several slots (--set num_envs=…), --env-processes steps them in parallel"
             self._add("speed", "note", what, remedy)
 
@@ -280,7 +290,9 @@ def _masks(info: dict[str, Any], actions: ActionSpec) -> Iterator[slips.Slip]:
 
 
 def _true(value: Any) -> bool:
-    return bool(np.all(value)) if isinstance(value, bool | int | np.bool_ | np.integer | np.ndarray) else False
+    return (
+        bool(np.all(value)) if isinstance(value, bool | int | np.bool_ | np.integer | np.ndarray) else False
+    )
 
 
 def _parts(raw: Any, layout: Any) -> list[Any]:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from numpy.random import mtrand
 
 PROBED = 50
 """Calls after a seed within which a first use of a global generator is noticed. Setting the generator of
@@ -25,6 +26,8 @@ class SlotGenerators:
         self._env = env
         self.used_numpy = self.used_python = False
         self._left = 0
+        self.idle = True
+        """True where ``call`` is not needed: no use of a global generator was noticed."""
         self._numpy = np.random.MT19937(0)
         self._python = random.Random(0).getstate()
 
@@ -35,7 +38,7 @@ class SlotGenerators:
         self._numpy = np.random.MT19937(seed)
         self._python = random.Random(seed).getstate()
         self.used_numpy = self.used_python = False
-        self._left = PROBED
+        self._left, self.idle = PROBED, False
 
     def _spaces(self) -> list[Any]:
         inner = self._env.unwrapped
@@ -43,27 +46,26 @@ class SlotGenerators:
         return list({id(space): space for space in found if space is not None}.values())
 
     def call(self, function: Callable[..., Any], *given: Any, **named: Any) -> Any:
-        """Calls ``function`` with the slot's global generators in place, if it may draw from them."""
+        """Calls ``function`` with the slot's global generators in place."""
         probing = self._left > 0
-        if not probing and not self.used_numpy and not self.used_python:
-            return function(*given, **named)
         self._left -= probing
-        ours, theirs = self._numpy, np.random.get_bit_generator()
+        ours, theirs = self._numpy, mtrand.get_bit_generator()
         before = random.getstate() if probing or self.used_python else None
-        np.random.set_bit_generator(ours)
+        mtrand.set_bit_generator(ours)
         if before is not None:
             random.setstate(self._python)
         known = ours.state if probing and not self.used_numpy else None
         try:
             return function(*given, **named)
         finally:
-            np.random.set_bit_generator(theirs)
+            mtrand.set_bit_generator(theirs)
             self.used_numpy = self.used_numpy or (known is not None and not _equal(known, ours.state))
             if before is not None:
                 after = random.getstate()
                 self.used_python = self.used_python or after != self._python
                 self._python = after
                 random.setstate(before)
+            self.idle = not (self._left or self.used_numpy or self.used_python)
 
     def state(self) -> dict[str, Any]:
         """Returns the states in use, as plain data and arrays."""
@@ -93,7 +95,7 @@ class SlotGenerators:
         if self.used_python:
             saved = state["python"]
             self._python = saved["version"], tuple(saved["words"]), saved["gauss"]
-        self._left = PROBED
+        self._left, self.idle = PROBED, False
 
 
 _SPACES = ("action_space", "observation_space")

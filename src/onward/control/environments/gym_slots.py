@@ -32,6 +32,7 @@ class GymSlots(Environments):
         _check_alike(envs)
         self.spec, self.num = spec, len(envs)
         self.slots = [CheckedEnv(env, spec, slot) for slot, env in enumerate(envs)]
+        self._first = 0
         self._flattener = ObsFlattener(spec.layout)
         self._dtype = envs[0].action_space.dtype
         self._obs: Obs = zeros(spec.layout, (self.num,))
@@ -39,9 +40,16 @@ class GymSlots(Environments):
         self._starts: list[dict[str, Any]] = []
         self._actions: list[list[NDArray[Any]]] = []
 
+    def number_from(self, first: int) -> None:
+        """Numbers the slots from ``first`` on, for a part of the slots of a run: seeds and errors follow."""
+        self._first = first
+        for slot, env in enumerate(self.slots):
+            env.slot = first + slot
+
     def reset(self, seed: int) -> tuple[Obs, Flags | None]:
         """Implements ``Environments``."""
-        self._starts = [{"seed": slot_seed} for slot_seed in Seeds(seed).slots(self.num)]
+        seeds = Seeds(seed).slots(self._first + self.num)[self._first :]
+        self._starts = [{"seed": slot_seed} for slot_seed in seeds]
         self._actions = [[] for _ in self.slots]
         self._mask = None
         for slot, start in enumerate(self._starts):

@@ -25,6 +25,7 @@ from onward.control.environments import slips
 from onward.control.environments.classics import TASKS
 from onward.control.environments.gym_slots import GymSlots
 from onward.control.environments.noise import NoisyObservations
+from onward.control.environments.process_slots import ProcessSlots
 from onward.control.environments.vector_slots import VectorSlots, check_same_step
 from onward.errors import ControlError, MissingExtraError, install_command
 
@@ -35,20 +36,27 @@ def make(
     *,
     env_kwargs: dict[str, Any] | None = None,
     obs_noise: ArrayLike | None = None,
+    processes: int = 1,
 ) -> Environments:
     """Returns ``num`` slots of an environment; None: as many as are given, or one.
 
-    - ``id_or_env``: an id, ``module:id``, ``module:Class``, a function that makes a Gymnasium environment, one or several environments, or a
-      Gymnasium ``VectorEnv`` that resets in SAME_STEP.
+    - ``id_or_env``: an id, ``module:id``, ``module:Class``, a function that makes a Gymnasium environment,
+      one or several environments, or a Gymnasium ``VectorEnv`` that resets in SAME_STEP.
     - ``env_kwargs``: arguments of an id's environment. The numpy tasks take ``max_episode_steps`` and their
       physical constants, under the names of Gymnasium's attributes (``length``, ``g``, …).
+    - ``processes``: worker processes that step the slots at the same time, for environments of some
+      milliseconds a step. The results do not depend on it. The tasks in numpy run without.
     - ``obs_noise``: standard deviations (one, or one per number) of Gaussian noise on observations.
 
     Raises ControlError, with the remedy, for input that is not supported.
     """
     if num is not None and num < 1:
         raise ControlError(f"{num} environments were asked for: ask for at least 1.")
-    made = _made(id_or_env, num, dict(env_kwargs or {}))
+    kwargs = dict(env_kwargs or {})
+    if processes > 1 and (num or 1) > 1 and not (isinstance(id_or_env, str) and id_or_env in TASKS):
+        made: Environments = ProcessSlots(id_or_env, num or 1, processes, kwargs)
+    else:
+        made = _made(id_or_env, num, kwargs)
     return made if obs_noise is None else NoisyObservations(made, obs_noise)
 
 
@@ -180,12 +188,12 @@ def _own(gymnasium: Any, env_id: str) -> Any:
     except Exception as error:
         if isinstance(error, ModuleNotFoundError) and error.name in _parents(module):
             raise ControlError(
-                f"There is no module {error.name!r} in {here} or among the installed ones: go to the folder of "
-                f"{module.replace('.', '/')}.py, or name that folder in PYTHONPATH."
+                f"There is no module {error.name!r} in {here} or among the installed ones: go to the folder "
+                f"of {module.replace('.', '/')}.py, or name that folder in PYTHONPATH."
             ) from error
         raise ControlError(
-            f"The module {module!r} of {env_id!r} cannot be imported ({type(error).__name__}: {_words(error)})"
-            f"{error_place(error)}: correct it."
+            f"The module {module!r} of {env_id!r} cannot be imported "
+            f"({type(error).__name__}: {_words(error)}){error_place(error)}: correct it."
         ) from error
     try:
         gymnasium.spec(name)

@@ -111,9 +111,7 @@ def _of_part(raw: Any, leaf: Leaf) -> Iterator[tuple[str, str]]:
 
 def _of_image(leaf: Leaf, value: NDArray[Any]) -> Iterator[tuple[str, str]]:
     if value.dtype.kind == "f":
-        remedy = (
-            "return bytes from 0 to 255, such as (255 * picture).astype(numpy.uint8), or declare a Box of float32"
-        )
+        remedy = "return bytes, such as (255 * picture).astype(numpy.uint8), or declare a Box of float32"
         yield f"is {value.dtype}, where observation_space declares uint8 (0 … 255)", remedy
     elif value.dtype != np.uint8 and value.size and (value.min() < 0 or value.max() > 255):
         found = f"{value.min()} … {value.max()}"
@@ -123,9 +121,9 @@ def _of_image(leaf: Leaf, value: NDArray[Any]) -> Iterator[tuple[str, str]]:
 def _of_choices(leaf: Leaf, value: NDArray[Any]) -> Iterator[tuple[str, str]]:
     index = value.ravel() - np.asarray(leaf.start)
     if (index != np.floor(index)).any() or (index < 0).any() or (index >= np.asarray(leaf.sizes)).any():
-        sizes = leaf.sizes if len(leaf.sizes) > 1 else leaf.sizes[0]
-        first = f" from {leaf.start[0]} on" if len(leaf.start) == 1 else f" from {leaf.start} on"
-        yield f"is {value.tolist()} where it has {sizes} choices{first}", "correct observation_space"
+        sizes = leaf.sizes[0] if len(leaf.sizes) == 1 else leaf.sizes
+        start = leaf.start[0] if len(leaf.start) == 1 else leaf.start
+        yield f"is {value.tolist()} where it has {sizes} choices from {start} on", "correct observation_space"
 
 
 def _of_numbers(leaf: Leaf, value: NDArray[Any]) -> Iterator[tuple[str, str]]:

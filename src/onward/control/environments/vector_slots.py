@@ -48,7 +48,7 @@ class VectorSlots(Environments):
 
     @contextmanager
     def _checked(self, method: str) -> Iterator[None]:
-        """Turns an error of the environments, or of data that does not fit their spaces, into one sentence."""
+        """Raises EnvironmentFault for any error of the environments, and for data that does not fit."""
         try:
             yield
         except ControlError:

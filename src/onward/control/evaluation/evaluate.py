@@ -42,8 +42,10 @@ class Actor(Protocol):
 class SuccessRule(Protocol):
     """Decides whether an episode succeeded."""
 
-    words: str
-    """The rule in words, for people."""
+    @property
+    def words(self) -> str:
+        """The rule in words, for people."""
+        ...
 
     def start(self, num: int) -> None: ...
 
@@ -96,8 +98,8 @@ class Upright:
 
 
 class ByInfo:
-    """Success by ``info["success"]`` or ``info["is_success"]`` of the last step, as an environment reports it;
-    ``otherwise`` decides for an environment that reports neither."""
+    """Success by ``info["success"]`` or ``info["is_success"]`` of the last step. ``otherwise`` decides where
+    the environment reports neither."""
 
     KEYS = ("is_success", "success")
 
@@ -210,8 +212,8 @@ def play(
         record.add(step, left)
         if env.spec.max_steps is None and record.longest > LONGEST_EPISODE:
             raise ControlError(
-                f"An evaluation episode of {env.spec.id} did not end within {LONGEST_EPISODE:,} steps: give the "
-                f"environment a limit (--env-set max_episode_steps=1000)."
+                f"An evaluation episode of {env.spec.id} did not end within {LONGEST_EPISODE:,} steps: "
+                f"give it a limit (--env-set max_episode_steps=1000)."
             )
         obs, mask = step.obs, step.action_mask
     return record.episodes()

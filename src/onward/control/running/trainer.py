@@ -314,7 +314,7 @@ class Trainer:
         )
 
     def _kept(self, error: EnvironmentFault) -> EnvironmentFault:
-        """Saves the state before the fault and its traceback, as far as possible. Returns the error to raise."""
+        """Saves the state before the fault, and its traceback. Returns the error to raise."""
         step, kept = self.algorithm.steps, ""
         with contextlib.suppress(OnwardError, OSError):
             self._save(step, self._unfinished)
@@ -395,7 +395,8 @@ class _Make:
         from onward.control.environments import NoisyObservations, make
 
         run = self._run
-        envs = make(run.env, run.settings.num_envs, env_kwargs=run.env_kwargs)
+        processes = 1 if algorithm_class(run.algorithm).asynchronous else run.env_processes
+        envs = make(run.env, run.settings.num_envs, env_kwargs=run.env_kwargs, processes=processes)
         return NoisyObservations(envs, run.obs_noise, relative=True) if run.obs_noise else envs
 
 
@@ -412,6 +413,7 @@ class _Evaluate:
         from onward.control.environments import make
 
         if self._envs is None:
-            self._envs = make(self._run.env, SLOTS, env_kwargs=self._run.env_kwargs)
+            run = self._run
+            self._envs = make(run.env, SLOTS, env_kwargs=run.env_kwargs, processes=run.env_processes)
         rule = success_rule(self._envs.spec, self._run.threshold)
         return play(policy, self._envs, episodes, seed, rule=rule, stopped=stopped)
