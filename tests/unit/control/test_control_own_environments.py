@@ -238,6 +238,16 @@ def test_an_error_of_the_environment_is_one_sentence_and_keeps_its_traceback() -
     assert (str(crossed), crossed.trace) == (str(fault.value), fault.value.trace)
 
 
+def test_an_environment_that_ends_the_program_is_an_error_too() -> None:
+    def closed(at: int, results: list[Any]) -> Any:
+        raise SystemExit
+
+    with pytest.raises(
+        EnvironmentFault, match="step 13 of its episode: step raised SystemExit; correct it at"
+    ):
+        run(Own(closed))
+
+
 def test_after_an_error_the_state_is_that_of_before_the_step() -> None:
     """The first slot was stepped already; a resumed run must not step it twice."""
     envs = make([Own(), Own(broken)])
@@ -350,6 +360,21 @@ def test_success_that_an_environment_reports_counts(key: str, vector: bool) -> N
     assert "success" in rule.words
 
 
+class OnlySuccesses(Goal):
+    """Reports nothing of a failure."""
+
+    def step(self, action: Any) -> Any:
+        *results, info = super().step(action)
+        return *results, {key: value for key, value in info.items() if value}
+
+
+def test_an_episode_without_a_report_failed_where_others_have_one() -> None:
+    env = make([OnlySuccesses("success")])
+    found = play(RandomActor(env.spec.actions), env, 4, rule=success_rule(env.spec))
+    assert found.successes is not None
+    assert found.successes.tolist() == [True, False, True, False]
+
+
 def test_a_threshold_that_is_asked_for_comes_before_the_report_and_none_is_unknown() -> None:
     env = make([Goal("success")])
     actor = RandomActor(env.spec.actions)
@@ -443,6 +468,7 @@ class Lift(gymnasium.Env):
         return np.zeros(1, np.float32), {}
     def step(self, action):
         return np.zeros(1, np.float32), 0.0, False, False, {}
+dict = dict
 gymnasium.register("own/Lift-v0", entry_point=Lift, max_episode_steps=7)
 """
 
@@ -458,6 +484,8 @@ def test_a_module_of_the_current_folder_is_found(tmp_path: Path, monkeypatch: py
     for name, sentence in (
         ("liftmodule:Elevator", "no class of that name: give one of own/Lift-v0"),
         ("liftmodule:np", "no class of that name"),
+        ("liftmodule:dict", "makes a dict, not a gymnasium.Env"),
+        ("./liftmodule.py:Lift", "is a path: .* give the name of the module, liftmodule:Lift"),
         ("wrongmodule:Lift-v0", r"ZeroDivisionError: division by zero\) at wrongmodule.py:1: correct it"),
         ("nomodule:Lift-v0", "There is no module 'nomodule' in .*PYTHONPATH"),
     ):

@@ -84,7 +84,7 @@ class CheckedEnv:
                     "define reset(self, *, seed=None, options=None) and call super().reset(seed=seed) first",
                 ) from error
             raise self._raised("reset", error) from error
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise self._raised("reset", error) from error
 
     def call_step(self, action: Any) -> Any:
@@ -94,7 +94,7 @@ class CheckedEnv:
             if self.generators.idle:
                 return self.env.step(action)
             return self.generators.call(self.env.step, action)
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # a closed window often ends the program
             raise self._raised("step", error) from error
 
     def _good(self, result: Any) -> bool:
@@ -128,7 +128,7 @@ class CheckedEnv:
         when = f"step {self.at} of its episode" if self.at else "the start of an episode"
         return EnvironmentFault(f"{self.spec.id}, slot {self.slot}, {when}: {what}; {remedy}.", trace)
 
-    def _raised(self, method: str, error: Exception) -> EnvironmentFault:
+    def _raised(self, method: str, error: BaseException) -> EnvironmentFault:
         frames = error.__traceback__
         while frames is not None and frames.tb_frame.f_code.co_filename in _OURS:
             frames = frames.tb_next

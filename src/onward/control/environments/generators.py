@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.random import mtrand
 
-PROBED = 50
-"""Calls after a seed within which a first use of a global generator is noticed. Setting the generator of
-``random`` before every call would cost more than a step of a fast environment."""
+PROBED = 100
+"""First calls of a slot within which the use of a global generator is noticed. Setting the generators before
+every call would cost more than a step of a fast environment."""
 
 
 class SlotGenerators:
@@ -25,8 +25,8 @@ class SlotGenerators:
     def __init__(self, env: Any) -> None:
         self._env = env
         self.used_numpy = self.used_python = False
-        self._left = 0
-        self.idle = True
+        self._left = PROBED
+        self.idle = False
         """True where ``call`` is not needed: no use of a global generator was noticed."""
         self._numpy = np.random.MT19937(0)
         self._python = random.Random(0).getstate()
@@ -37,8 +37,6 @@ class SlotGenerators:
             space.seed(seed)
         self._numpy = np.random.MT19937(seed)
         self._python = random.Random(seed).getstate()
-        self.used_numpy = self.used_python = False
-        self._left, self.idle = PROBED, False
 
     def _spaces(self) -> list[Any]:
         inner = self._env.unwrapped
@@ -89,13 +87,13 @@ class SlotGenerators:
             self._env.unwrapped.np_random.bit_generator.state = state["random"]
         if "actions" in state:
             self._env.unwrapped.action_space.np_random.bit_generator.state = state["actions"]
-        self.used_numpy, self.used_python = "numpy" in state, "python" in state
-        if self.used_numpy:
+        if "numpy" in state:
             self._numpy.state = state["numpy"]
-        if self.used_python:
+            self.used_numpy, self.idle = True, False
+        if "python" in state:
             saved = state["python"]
             self._python = saved["version"], tuple(saved["words"]), saved["gauss"]
-        self._left, self.idle = PROBED, False
+            self.used_python, self.idle = True, False
 
 
 _SPACES = ("action_space", "observation_space")

@@ -152,11 +152,13 @@ def _by_id(gymnasium: Any, env_id: str, kwargs: dict[str, Any]) -> Any:
     own = _own(gymnasium, env_id)
     try:
         if own is not None:
-            return _limited(gymnasium, own, dict(kwargs))
+            return _limited(gymnasium, env_id, own, dict(kwargs))
         env = gymnasium.make(env_id, disable_env_checker=True, **kwargs)
         if not env_id.startswith(tuple(_PACKAGES)):
             return env
         return importlib.import_module("minigrid.wrappers").FlatObsWrapper(env)  # as the zoo's presets do
+    except ControlError:
+        raise
     except gymnasium.error.UnregisteredEnv as error:
         known = ", ".join(TASKS)
         raise ControlError(
@@ -180,6 +182,11 @@ def _own(gymnasium: Any, env_id: str) -> Any:
     module, colon, name = env_id.partition(":")
     if not colon or ":" in name:
         return None
+    if "/" in module or "\\" in module or module.endswith(".py"):
+        raise ControlError(
+            f"{module!r} is a path: go to its folder and give the name of the module, "
+            f"{Path(module).name.removesuffix('.py')}:{name}."
+        )
     here = os.getcwd()
     if here not in sys.path and "" not in sys.path:
         sys.path.append(here)  # at the end: no file in it hides a module of Python
@@ -203,8 +210,9 @@ def _own(gymnasium: Any, env_id: str) -> Any:
             return own
         known = [one.id for one in gymnasium.registry.values() if _comes_from(one, module)]
         raise ControlError(
-            f"{module!r} registers no environment {name!r} and has no class of that name: give one of "
-            f"{', '.join(known) or 'its classes'}, or register it with gymnasium.register."
+            f"{module!r} ({getattr(imported, '__file__', 'built in')}) registers no environment {name!r} "
+            f"and has no class of that name: give one of {', '.join(known) or 'its classes'}, or register it with "
+            f"gymnasium.register."
         ) from None
     return None
 
@@ -219,12 +227,15 @@ def _comes_from(registered: Any, module: str) -> bool:
     return (entry.partition(":")[0] if isinstance(entry, str) else getattr(entry, "__module__", "")) == module
 
 
-def _limited(gymnasium: Any, own: Any, kwargs: dict[str, Any]) -> Any:
+def _limited(gymnasium: Any, env_id: str, own: Any, kwargs: dict[str, Any]) -> Any:
     """Makes an environment from a class or function, with the time limit in ``kwargs``, if any."""
     limit = kwargs.pop("max_episode_steps", None)
     env = own(**kwargs)
     if not isinstance(env, gymnasium.Env):
-        raise TypeError(f"it makes {slips.described(env)}, not a gymnasium.Env")
+        raise ControlError(
+            f"{env_id!r} makes {slips.described(env)}, not a gymnasium.Env: derive it from gymnasium.Env, or "
+            f"name a class or function that makes one."
+        )
     return env if limit is None else gymnasium.wrappers.TimeLimit(env, limit)
 
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from onward.control.core.contract import Environments, EnvSpec, Flags, Step
 from onward.control.core.spaces import Obs
 from onward.control.environments.gym_slots import GymSlots
-from onward.errors import ControlError, OnwardError
+from onward.errors import ControlError, EnvironmentFault, OnwardError
 from onward.processes import start_deaf, stay_deaf
 
 JOIN_SECONDS = 10.0
@@ -77,7 +77,7 @@ class ProcessSlots(Environments):
         except (EOFError, ConnectionResetError):
             process.join(JOIN_SECONDS)
             slots = f"{self._parts[worker][0]} to {self._parts[worker][-1]}"
-            return ControlError(
+            return EnvironmentFault(
                 f"The process of the environments {slots} ended with {process.exitcode} (killed, or out of "
                 f"memory): use fewer with --env-processes."
             )

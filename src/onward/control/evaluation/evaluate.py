@@ -7,7 +7,7 @@ the policy's normaliser is frozen, and seeds come from a branch of the seed tree
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -52,7 +52,7 @@ class SuccessRule(Protocol):
     def observe(self, step: Step) -> None: ...
 
     def success(self, episode_return: float, slot: int) -> bool | None:
-        """Returns None where the rule cannot say."""
+        """Returns None where the environment reported nothing."""
         ...
 
 
@@ -98,8 +98,11 @@ class Upright:
 
 
 class ByInfo:
-    """Success by ``info["success"]`` or ``info["is_success"]`` of the last step. ``otherwise`` decides where
-    the environment reports neither."""
+    """Success by ``info["success"]`` or ``info["is_success"]`` of the last step.
+
+    Many environments report only successes, so an episode without a report failed if others have one. Where
+    no episode has one, ``otherwise`` decides.
+    """
 
     KEYS = ("is_success", "success")
 
@@ -126,9 +129,15 @@ class ByInfo:
                     self._reported[slot], self._reports = bool(np.all(info[key])), True
 
     def success(self, episode_return: float, slot: int) -> bool | None:
-        if slot in self._reported:
-            return self._reported[slot]
-        return None if self._otherwise is None else self._otherwise.success(episode_return, slot)
+        return self._reported.get(slot)
+
+    def settle(self, reported: Sequence[bool | None], returns: Sequence[float]) -> list[bool] | None:
+        """Returns the successes of all episodes, given their reports; None where nothing says."""
+        if self._reports:
+            return [bool(one) for one in reported]
+        if self._otherwise is None:
+            return None
+        return [self._otherwise.success(one, 0) for one in returns]
 
 
 RULES: dict[str, type[Upright]] = {"Pendulum-v1": Upright}
@@ -256,7 +265,9 @@ class _Record:
 
     def episodes(self) -> Episodes:
         returns, lengths, successes = zip(*(one for slot in self._done for one in slot), strict=True)
-        known = None if None in successes else np.array(successes, np.bool_)
+        if isinstance(self._rule, ByInfo):
+            successes = self._rule.settle(successes, returns)
+        known = None if self._rule is None or successes is None else np.array(successes, np.bool_)
         return Episodes(np.array(returns), np.array(lengths), known, self._met)
 
 
