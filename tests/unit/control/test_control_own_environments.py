@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import pickle
 import random
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -536,6 +538,26 @@ def test_processes_give_the_results_of_one_process_and_a_state_of_either_goes_on
         apart.reset(4)  # the workers are alive
     finally:
         apart.close()
+
+
+ABANDONED = """
+from onward.control.environments import make
+if __name__ == "__main__":
+    envs = make("FrozenLake-v1", 2, processes=2)
+    envs.reset(0)
+"""
+
+
+def test_a_program_ends_though_it_closes_no_processes(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(ABANDONED)
+    done = subprocess.run(
+        [sys.executable, tmp_path / "program.py"], timeout=120, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    envs = make("FrozenLake-v1", 2, processes=2)
+    processes = [process for process, _ in envs._workers]  # type: ignore[attr-defined]
+    del envs
+    assert [process.exitcode for process in processes] == [0, 0]
 
 
 def test_an_environment_that_no_process_can_make_is_refused() -> None:

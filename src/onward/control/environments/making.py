@@ -211,8 +211,8 @@ def _own(gymnasium: Any, env_id: str) -> Any:
         known = [one.id for one in gymnasium.registry.values() if _comes_from(one, module)]
         raise ControlError(
             f"{module!r} ({getattr(imported, '__file__', 'built in')}) registers no environment {name!r} "
-            f"and has no class of that name: give one of {', '.join(known) or 'its classes'}, or register it with "
-            f"gymnasium.register."
+            f"and has no class of that name: give one of {', '.join(known) or 'its classes'}, or register it "
+            f"with gymnasium.register."
         ) from None
     return None
 

@@ -1,13 +1,15 @@
 """Slow environments in processes of their own, which step at the same time.
 
 Invariants: slot i has the same seeds as in one process, so the results are the same. A worker ends when its
-pipe does, and ignores signals, which are for the trainer.
+pipe does, and ignores signals, which are for the trainer. The pipes are closed when the object is collected,
+and at the end of a program before multiprocessing waits for its children.
 """
 
 from __future__ import annotations
 
 import pickle
 from multiprocessing import get_context
+from multiprocessing.util import Finalize
 from typing import Any
 
 import numpy as np
@@ -38,6 +40,7 @@ class ProcessSlots(Environments):
         self.num = num
         self._parts = np.array_split(np.arange(num), min(processes, num))
         self._workers: list[tuple[Any, Any]] = []
+        self._ended = Finalize(self, _end, (self._workers,), exitpriority=10)
         self._failed = False
         context = get_context("spawn")
         for part in self._parts:
@@ -149,14 +152,18 @@ class ProcessSlots(Environments):
 
     def close(self) -> None:
         """Ends the workers, which close their environments."""
-        for _, pipe in self._workers:
-            pipe.close()
-        for process, _ in self._workers:
-            process.join(JOIN_SECONDS)
-            if process.is_alive():
-                process.kill()
-                process.join()
-        self._workers = []
+        self._ended()
+
+
+def _end(workers: list[tuple[Any, Any]]) -> None:
+    for _, pipe in workers:
+        pipe.close()
+    for process, _ in workers:
+        process.join(JOIN_SECONDS)
+        if process.is_alive():
+            process.kill()
+            process.join()
+    workers.clear()
 
 
 def _joined(parts: list[Any]) -> Obs:
