@@ -183,3 +183,14 @@ class TrainingError(OnwardError):
 
 class ControlError(OnwardError):
     """A control policy, its environment or its file is not usable."""
+
+
+class EnvironmentFault(ControlError):
+    """An environment raised an error, or returned data that its spaces do not declare.
+
+    ``trace`` is the traceback of its own code, without the frames of Onward; empty where it raised nothing.
+    """
+
+    def __init__(self, message: str, trace: str = "") -> None:
+        super().__init__(message)
+        self.trace = trace

@@ -6,6 +6,7 @@ does not matter, and a resumed run does at every step the same as the uninterrup
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,13 +18,21 @@ from onward.control.algorithms.registry import algorithm_class, check_fits
 from onward.control.core.contract import Environments
 from onward.control.core.seeds import Seeds
 from onward.control.core.threads import denormals_flushed, use_threads
-from onward.control.evaluation.evaluate import SLOTS, Episodes, play, solve_bar, success_rule
+from onward.control.evaluation.evaluate import (
+    SLOTS,
+    Episodes,
+    EvaluationStopped,
+    play,
+    solve_bar,
+    success_rule,
+)
 from onward.control.policies.policy import Policy
 from onward.control.running import checkpoint
 from onward.control.running.log import Log, Means, Row, Times
 from onward.control.running.runs import Folder, RunConfig, write_json
 from onward.control.running.training_episodes import TrainingEpisodes
-from onward.errors import ControlError
+from onward.errors import ControlError, EnvironmentFault, OnwardError
+from onward.files import write_whole
 
 CONFIRM_EPISODES = 100
 """Greedy episodes on unseen seeds that confirm a solution; the final report uses as many."""
@@ -43,8 +52,9 @@ class World:
     envs: Callable[[int], Environments]
     """Makes the environments of a worker (0 unless asynchronous); picklable."""
     algorithm: type[Algorithm]
-    evaluate: Callable[[Policy, int, int], Episodes]
-    """Plays greedy episodes, given (policy, episodes, seed)."""
+    evaluate: Callable[[Policy, int, int, Callable[[], bool]], Episodes]
+    """Plays greedy episodes, given (policy, episodes, seed, stopped). Raises EvaluationStopped once
+    ``stopped()`` is true."""
 
 
 def world(run: RunConfig) -> World:
@@ -82,6 +92,7 @@ class Trainer:
         self._saved_at: int | None = None
         self._told = self._updates = 0
         self._stop = self._resumed = False
+        self._unfinished: int | None = None
 
     def stop(self) -> None:
         """Ends the run after the current step and saves its state. Safe to call from a signal handler."""
@@ -89,8 +100,8 @@ class Trainer:
 
     def start(self) -> None:
         """Starts a new run in the folder."""
-        self.folder.begin(self.run)
         self._obs, self._mask = self.envs.reset(self._seeds.integer("train"))
+        self.folder.begin(self.run)
 
     def resume(self) -> None:
         """Continues from the folder's saved state. Raises ControlError or TamperedError where it cannot.
@@ -111,6 +122,7 @@ class Trainer:
         self._means, self._times = Means(state["means"]), Times(state["times"])
         self.solved, self.best, self._next_try = state["solved"], state["best"], state["next_try"]
         self._saved_at = self._told = self.algorithm.steps
+        self._unfinished = state.get("unfinished")
         self._updates = state.get("updates", 1)  # states without the count were saved after some updates
         self._obs, self._mask = (
             self.envs.reset(self._seeds.integer("train", self.algorithm.steps))
@@ -132,6 +144,7 @@ class Trainer:
         """Runs to the end and returns the summary (also in ``summary.json``).
 
         Raises ControlError where a loss, a parameter or a reward is not finite: the last good state stays.
+        Raises EnvironmentFault for a fault of the environment: the state before that step is saved.
         """
         self._log = Log(self.folder.path, self.algorithm.steps)
         self._tell("started", threshold=self.threshold, total=self.run.timesteps, resumed=self._resumed)
@@ -140,9 +153,15 @@ class Trainer:
                 self.algorithm.run(self._world.envs, self.run.timesteps, self._progressed)
             else:
                 with denormals_flushed():
+                    if self._unfinished is not None:
+                        self._conclude_step(self._unfinished, ended=True)
                     while self.algorithm.steps < self.run.timesteps and not self._over():
                         self._iterate()
             return self._finish()
+        except EvaluationStopped:
+            return self._end("interrupted", None)
+        except EnvironmentFault as error:
+            raise self._kept(error) from error
         finally:
             self._log.close()
             self.algorithm.close()
@@ -167,9 +186,15 @@ class Trainer:
         spent["env"] += stepped - acted
         spent["act"] += acted - began + observed - stepped
         spent["update"] += perf_counter() - observed
-        if self.episodes.add(step):
+        self._conclude_step(before, self.episodes.add(step))
+
+    def _conclude_step(self, before: int, ended: bool) -> None:
+        """Handles what is due after a step. Where an evaluation is stopped, a resumed run does it again."""
+        self._unfinished = before
+        if ended:
             self._try_to_solve()
-        self._after(before, algorithm.steps)
+        self._after(before, self.algorithm.steps)
+        self._unfinished = None
 
     def _progressed(self, progress: AsyncProgress) -> bool:
         """Handles a report of an asynchronous algorithm; False stops it."""
@@ -177,9 +202,12 @@ class Trainer:
         for episode_return, length in progress.episodes:
             self.episodes.end(episode_return, length)
         self._take(progress.metrics)
-        if progress.episodes:
-            self._try_to_solve()
-        self._after(before, progress.steps)
+        try:
+            if progress.episodes:
+                self._try_to_solve()
+            self._after(before, progress.steps)
+        except EvaluationStopped:
+            return False
         return not self._over()
 
     def _after(self, before: int, now: int) -> None:
@@ -222,7 +250,7 @@ class Trainer:
         self._check_parameters()
         began = perf_counter()
         policy = Policy(self.algorithm.networks(), env_id=self.run.env)
-        played = self._world.evaluate(policy, episodes, self._seeds.integer(*seed))
+        played = self._world.evaluate(policy, episodes, self._seeds.integer(*seed), lambda: self._stop)
         row = {"eval_return": played.mean, "eval_std": float(played.returns.std())}
         if played.success is not None:
             row["eval_success"] = played.success
@@ -248,7 +276,7 @@ class Trainer:
         self._log.write(row)
         self._tell("row", step=step, row=row)
 
-    def _save(self, step: int) -> None:
+    def _save(self, step: int, unfinished: int | None = None) -> None:
         self._check_parameters()
         asynchronous = self.algorithm.asynchronous
         self._times.total()
@@ -264,6 +292,7 @@ class Trainer:
                 "best": self.best,
                 "next_try": self._next_try,
                 "updates": self._updates,
+                "unfinished": unfinished,
             },
         )
         self._saved_at = step
@@ -284,6 +313,18 @@ class Trainer:
             f"train again with a smaller learning_rate (--set learning_rate=…) or normalise_obs=true."
         )
 
+    def _kept(self, error: EnvironmentFault) -> EnvironmentFault:
+        """Saves the state before the fault, and its traceback. Returns the error to raise."""
+        step, kept = self.algorithm.steps, ""
+        with contextlib.suppress(OnwardError, OSError):
+            self._save(step, self._unfinished)
+            kept = f" Step {step:,} is saved: go on with 'onward control resume {self.folder.path}'."
+        if error.trace:
+            with contextlib.suppress(OnwardError, OSError):
+                write_whole(self.folder.fault, error.trace.encode())
+                kept += f" The traceback is in {self.folder.fault}."
+        return EnvironmentFault(f"{error}{kept}", error.trace)
+
     def _finish(self) -> dict[str, Any]:
         step = self.algorithm.steps
         end: End = "finished" if step >= self.run.timesteps else "interrupted"
@@ -291,8 +332,11 @@ class Trainer:
             end = "solved"
         if end == "finished":
             self._log_row(step, self._evaluate(step, self.run.eval_episodes, "evaluate"))
-        final = None if end == "interrupted" else self._final()
-        self._save(step)
+        return self._end(end, None if end == "interrupted" else self._final())
+
+    def _end(self, end: End, final: dict[str, float | None] | None) -> dict[str, Any]:
+        step = self.algorithm.steps
+        self._save(step, self._unfinished)
         summary = self._summary(end, final)
         write_json(self.folder.summary, summary)
         self._tell("done", step=step, summary=summary)
@@ -302,7 +346,8 @@ class Trainer:
         """Evaluates the exported policy once more, on seeds that influenced no choice."""
         began = perf_counter()
         policy = Policy.load(self.folder.policy)
-        played = self._world.evaluate(policy, CONFIRM_EPISODES, self._seeds.integer("final"))
+        seed = self._seeds.integer("final")
+        played = self._world.evaluate(policy, CONFIRM_EPISODES, seed, lambda: self._stop)
         self._times.add("evaluate", perf_counter() - began)
         return {
             "episodes": CONFIRM_EPISODES,
@@ -350,7 +395,8 @@ class _Make:
         from onward.control.environments import NoisyObservations, make
 
         run = self._run
-        envs = make(run.env, run.settings.num_envs, env_kwargs=run.env_kwargs)
+        processes = 1 if algorithm_class(run.algorithm).asynchronous else run.env_processes
+        envs = make(run.env, run.settings.num_envs, env_kwargs=run.env_kwargs, processes=processes)
         return NoisyObservations(envs, run.obs_noise, relative=True) if run.obs_noise else envs
 
 
@@ -361,10 +407,13 @@ class _Evaluate:
         self._run = run
         self._envs: Environments | None = None
 
-    def __call__(self, policy: Policy, episodes: int, seed: int) -> Episodes:
+    def __call__(
+        self, policy: Policy, episodes: int, seed: int, stopped: Callable[[], bool] = lambda: False
+    ) -> Episodes:
         from onward.control.environments import make
 
         if self._envs is None:
-            self._envs = make(self._run.env, SLOTS, env_kwargs=self._run.env_kwargs)
+            run = self._run
+            self._envs = make(run.env, SLOTS, env_kwargs=run.env_kwargs, processes=run.env_processes)
         rule = success_rule(self._envs.spec, self._run.threshold)
-        return play(policy, self._envs, episodes, seed, rule=rule)
+        return play(policy, self._envs, episodes, seed, rule=rule, stopped=stopped)
