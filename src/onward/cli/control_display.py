@@ -48,6 +48,8 @@ class Display:
             self._seeds[seed] = self._bars.add_bar(f"seed {seed}", event["total"], event["step"])
             if event["resumed"]:
                 self.print_text(f"seed {seed}: going on after step {event['step']:,}.")
+            for why in event["differences"]:
+                self.print_text(f"seed {seed}: not bit for bit the same as without the stop: {why}.")
         elif kind == "evaluated":
             self._evaluations[seed] = event["eval_return"]
         elif kind == "row":

@@ -95,6 +95,11 @@ class Algorithm(ABC):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continues from ``state``. The arrays belong to the algorithm afterwards."""
 
+    def environments_reset(self) -> None:
+        """Discards the data of running episodes: the environments were reset from outside. (A replay memory
+        notices by itself.)"""
+        return None
+
     def parameters_finite(self) -> bool:
         """False where a learned number of the policy is NaN or infinite."""
         return self.networks().finite()

@@ -99,6 +99,10 @@ class OffPolicy(Algorithm):
         if not warm:
             self._owed += self.num
 
+    def environments_reset(self) -> None:
+        """Every slot is alive again; the memory cuts the last steps at the next ``add``."""
+        self.replay.alive = None
+
     def due(self) -> bool:
         return self._owed >= self.config.train_every
 

@@ -87,6 +87,10 @@ class QLearning(Algorithm):
         self._alive = step.alive
         self.steps += self.num
 
+    def environments_reset(self) -> None:
+        """Every slot is alive again; stored steps stay whole."""
+        self._alive = None
+
     def due(self) -> bool:
         return bool(self._pending)
 

@@ -24,6 +24,7 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 
 def use_threads(count: int) -> None:
     """Sets ``count`` threads for the products of numpy and PyTorch, and keeps memory, in the whole process.
+    Rounds denormal numbers to 0 in the calling thread.
 
     PyTorch is not imported for this: some algorithms do not need it.
     """
@@ -32,6 +33,7 @@ def use_threads(count: int) -> None:
     torch = sys.modules.get("torch")
     if torch is not None:
         torch.set_num_threads(count)
+        torch.set_flush_denormal(True)
 
 
 def _keep_memory() -> None:
@@ -45,15 +47,18 @@ def _keep_memory() -> None:
 
 
 @contextmanager
-def denormals_flushed() -> Iterator[None]:
-    """Rounds denormal results of the calling thread to 0 for the block, those of numpy too. Does nothing
-    where PyTorch is not loaded. Threads that PyTorch started before are not covered."""
+def denormals_flushed(flushed: bool = True) -> Iterator[None]:
+    """Rounds denormal results of the calling thread to 0 for the block, those of numpy too.
+
+    ``flushed`` False keeps them. Does nothing where PyTorch is not loaded. Threads that PyTorch started
+    before are not covered.
+    """
     torch = sys.modules.get("torch")
     if torch is None:
         yield
         return
     before = float(torch.tensor([1e-30]) * 1e-9) == 0.0
-    torch.set_flush_denormal(True)
+    torch.set_flush_denormal(flushed)
     try:
         yield
     finally:

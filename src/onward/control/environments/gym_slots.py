@@ -121,9 +121,8 @@ class GymSlots(Environments):
                 self._note_mask(slot, info)
         if not _equal(self._obs, state["obs"]):
             raise ControlError(
-                f"{self.spec.id} does not repeat itself: from the same random state the same actions led to "
-                f"another observation than the saved one; start anew, or draw everything in it from "
-                f"self.np_random."
+                f"from the same random state the same actions led {self.spec.id} to another observation than "
+                f"the saved one; its episodes repeat only where it draws everything from self.np_random"
             )
         return copy(self._obs), _copied(self._mask)
 

@@ -1,8 +1,8 @@
 """Several runs in parallel, each in its own process; seeds are independent of each other.
 
-Invariants: the processes are spawned and share nothing, locks neither: each has a pipe of its own. So one that
-is killed at any moment blocks nobody. Each exits when this process is gone. A run that fails does not stop the
-others.
+Invariants: the processes are spawned and share nothing, not even a lock: each has a pipe of its own. So one
+that is killed at any moment blocks nobody. Each exits when this process is gone. A run that fails does not
+stop the others.
 """
 
 from __future__ import annotations

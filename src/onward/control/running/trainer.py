@@ -14,12 +14,13 @@ from typing import Any, Literal
 
 from onward.control.algorithms.base import Algorithm, AsynchronousAlgorithm, AsyncProgress
 from onward.control.algorithms.registry import algorithm_class, check_fits
-from onward.control.core.contract import Environments
+from onward.control.core.contract import Environments, Flags
 from onward.control.core.seeds import Seeds
+from onward.control.core.spaces import Obs
 from onward.control.core.threads import denormals_flushed, use_threads
 from onward.control.evaluation.evaluate import SLOTS, Episodes, play, solve_bar, success_rule
 from onward.control.policies.policy import Policy
-from onward.control.running import checkpoint
+from onward.control.running import checkpoint, origin
 from onward.control.running.log import Log, Means, Row, Times
 from onward.control.running.runs import Folder, RunConfig, write_json
 from onward.control.running.training_episodes import TrainingEpisodes
@@ -82,6 +83,8 @@ class Trainer:
         self._saved_at: int | None = None
         self._told = self._updates = 0
         self._stop = self._resumed = False
+        self.differences: list[str] = []
+        """Reasons why a resumed run is not bit for bit the same as the uninterrupted one; empty: it is."""
 
     def stop(self) -> None:
         """Ends the run after the current step and saves its state. Safe to call from a signal handler."""
@@ -96,6 +99,7 @@ class Trainer:
         """Continues from the folder's saved state. Raises ControlError or TamperedError where it cannot.
 
         Where this run's configuration differs from the folder's (a later end), the folder's is replaced.
+        Where the result cannot be bit for bit that of the uninterrupted run, ``differences`` says why.
         """
         state = checkpoint.load(self.folder.state)
         try:
@@ -112,12 +116,29 @@ class Trainer:
         self.solved, self.best, self._next_try = state["solved"], state["best"], state["next_try"]
         self._saved_at = self._told = self.algorithm.steps
         self._updates = state.get("updates", 1)  # states without the count were saved after some updates
-        self._obs, self._mask = (
-            self.envs.reset(self._seeds.integer("train", self.algorithm.steps))
-            if self.algorithm.asynchronous
-            else self.envs.load_state_dict(state["envs"])
-        )
+        self.differences = origin.differences(state.get("origin"), self.run.threads)
+        if self.algorithm.asynchronous:
+            self.differences.append(f"the workers of {self.run.algorithm} never repeat exactly")
+            self._obs, self._mask = self._new_episodes()
+        else:
+            self._obs, self._mask = self._same_episodes(state["envs"])
         self._resumed = True
+
+    def _same_episodes(self, state: dict[str, Any]) -> tuple[Obs, Flags | None]:
+        """Puts the environments back into their saved episodes. Begins new episodes where they do not go."""
+        try:
+            if "not_saved" in state:
+                raise ControlError(f"the state of {self.run.env} could not be saved ({state['not_saved']})")
+            return self.envs.load_state_dict(state)
+        except Exception as error:  # an environment of the user's own may raise anything
+            why = str(error) or type(error).__name__
+            self.differences.append(f"new episodes begin, since the saved ones cannot go on: {why}")
+        self.algorithm.environments_reset()
+        self.episodes.drop_running()
+        return self._new_episodes()
+
+    def _new_episodes(self) -> tuple[Obs, Flags | None]:
+        return self.envs.reset(self._seeds.integer("train", self.algorithm.steps))
 
     def _tell_folder(self) -> None:
         another_end = self.folder.read().timesteps != self.run.timesteps
@@ -134,7 +155,13 @@ class Trainer:
         Raises ControlError where a loss, a parameter or a reward is not finite: the last good state stays.
         """
         self._log = Log(self.folder.path, self.algorithm.steps)
-        self._tell("started", threshold=self.threshold, total=self.run.timesteps, resumed=self._resumed)
+        self._tell(
+            "started",
+            threshold=self.threshold,
+            total=self.run.timesteps,
+            resumed=self._resumed,
+            differences=self.differences,
+        )
         try:
             if isinstance(self.algorithm, AsynchronousAlgorithm):
                 self.algorithm.run(self._world.envs, self.run.timesteps, self._progressed)
@@ -256,7 +283,8 @@ class Trainer:
             self.folder.state,
             {
                 "algorithm": self.algorithm.state_dict(),
-                "envs": {} if asynchronous else self.envs.state_dict(),
+                "envs": {} if asynchronous else self._envs_state(),
+                "origin": origin.of_this_process(self.run.threads),
                 "episodes": self.episodes.state_dict(),
                 "means": self._means.state_dict(),
                 "times": self._times.spent,
@@ -268,6 +296,13 @@ class Trainer:
         )
         self._saved_at = step
         self._tell("saved", step=step)
+
+    def _envs_state(self) -> dict[str, Any]:
+        """Returns the environments' state, or why there is none: the rest of the run is saved anyway."""
+        try:
+            return self.envs.state_dict()
+        except Exception as error:  # an environment of the user's own may raise anything
+            return {"not_saved": str(error) or type(error).__name__}
 
     def _check_parameters(self) -> None:
         if not self.algorithm.parameters_finite():

@@ -47,6 +47,11 @@ class TrainingEpisodes:
         self.lengths.append(length)
         self.count += 1
 
+    def drop_running(self) -> None:
+        """Discards the running episodes of all slots."""
+        self._returns[:] = 0.0
+        self._lengths[:] = 0
+
     def mean_return(self) -> float:
         """Returns the mean over the window; NaN before the first episode."""
         return float(np.mean(self.returns)) if self.returns else float("nan")
