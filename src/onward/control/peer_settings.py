@@ -6,6 +6,7 @@ more than the implementation without saying so.
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 from onward.control.core.config import Config
@@ -98,8 +99,7 @@ def translated_for_sbx(settings: Config) -> dict[str, Any]:
         raise ControlError("SBX's DQN has one learning rate: compare with lr_schedule=constant.")
     if settings.algorithm == "ppo" and (s.value_clip is not None or s.target_kl is not None):
         raise ControlError("SBX's PPO clips no values and treats target_kl otherwise: compare without them.")
-    from flax import linen
-
+    linen = importlib.import_module("flax.linen")  # comes with SBX
     words["policy_kwargs"]["activation_fn"] = {"tanh": linen.tanh, "relu": linen.relu}[s.activation]
     if settings.algorithm == "dqn":
         del words["max_grad_norm"]
