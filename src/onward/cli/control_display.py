@@ -106,8 +106,16 @@ def outcome(summary: dict[str, Any], folder: Path) -> list[str]:
         how = "done"
     else:
         how = f"not solved (threshold {summary['threshold']:g})"
-    return [
+    lines = [
         f"{seed}: {how}; {speed}.",
         f"  best policy over {final['episodes']} greedy episodes on unseen seeds: "
         f"return {final['return']:.1f} ± {final['std']:.1f}{success}: {folder / 'policy'}",
     ]
+    evaluation = summary["evaluation"]
+    if evaluation["left_out"] or evaluation["shortened"]:
+        lines.append(
+            f"  evaluations took {evaluation['share']:.0%} of the time; for a limit of "
+            f"{evaluation['limit']:.0%} (--eval-share) {evaluation['left_out']} were left out and "
+            f"{evaluation['shortened']} shortened."
+        )
+    return lines

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from onward.control.algorithms.base import Algorithm
+from onward.control.algorithms.base import Algorithm, take_norm
 from onward.control.core.config import OffPolicyConfig
 from onward.control.core.contract import EnvSpec, Step
 from onward.control.core.normalise import normalised, observation_norm
@@ -201,10 +201,12 @@ class OffPolicy(Algorithm):
         self.replay.load_state_dict(state["replay"])
         self._explore.bit_generator.state = state["explore"]
         self._torch_generator.set_state(state["torch_generator"])
-        if self.norm is not None:
-            self.norm.load_state_dict(state["norm"])
         if self.bonus is not None:
             self.bonus.load_state_dict(state["bonus"])
+        self.start_from(state)
+
+    def start_from(self, state: dict[str, Any]) -> None:
+        take_norm(self.norm, state["norm"])
         for name, weights in state["weights"].items():
             with torch.no_grad():
                 self.flats[name].tensor.copy_(weights)

@@ -16,6 +16,7 @@ import ctypes
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from threadpoolctl import threadpool_limits
 
@@ -57,9 +58,27 @@ def denormals_flushed(flushed: bool = True) -> Iterator[None]:
     if torch is None:
         yield
         return
-    before = float(torch.tensor([1e-30]) * 1e-9) == 0.0
+    before = _flushed(torch)
     torch.set_flush_denormal(flushed)
     try:
         yield
     finally:
         torch.set_flush_denormal(before)
+
+
+def _flushed(torch: Any) -> bool:
+    return float(torch.tensor([1e-30]) * 1e-9) == 0.0
+
+
+@contextmanager
+def threads_kept() -> Iterator[None]:
+    """Restores the threads and the treatment of denormal numbers after the block: for programs that compute
+    something else too. Memory is kept from then on."""
+    import torch
+
+    threads = torch.get_num_threads()
+    with threadpool_limits(None), denormals_flushed(_flushed(torch)):
+        try:
+            yield
+        finally:
+            torch.set_num_threads(threads)

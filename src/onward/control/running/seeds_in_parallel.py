@@ -1,7 +1,7 @@
 """Several runs in parallel, each in its own process; seeds are independent of each other.
 
 Invariants: the processes are spawned and share nothing, not even a lock: each has a pipe of its own. So one
-that is killed at any moment blocks nobody. Each exits when this process is gone. A run that fails does not
+that is killed at any moment blocks no other. Each exits when this process is gone. A run that fails does not
 stop the others.
 """
 
@@ -18,7 +18,7 @@ from multiprocessing import connection, get_context, parent_process
 from typing import Any
 
 from onward.control.running.runs import Folder, RunConfig
-from onward.control.running.trainer import Event, Trainer
+from onward.control.running.trainer import Event, Trainer, Watch, World
 from onward.errors import ControlError, OnwardError
 from onward.processes import start_deaf, stay_deaf
 
@@ -32,6 +32,8 @@ class Task:
     run: RunConfig
     folder: Folder
     resume: bool = False
+    of: World | None = None
+    """Sources of its environments and algorithm; None: those that ``run`` names."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,7 @@ class Trained:
     """Error to raise after the other results are reported; None where no run failed."""
 
 
-def train_all(tasks: Sequence[Task], watch: Callable[[Event], None], processes: int | None = None) -> Trained:
+def train_all(tasks: Sequence[Task], watch: Watch, processes: int | None = None) -> Trained:
     """Trains each task; a run that fails does not stop the others.
 
     ``processes``: number at a time; None: one per core. After Ctrl-C or SIGTERM each run saves its state and
@@ -75,7 +77,7 @@ def train_all(tasks: Sequence[Task], watch: Callable[[Event], None], processes: 
     return Trained(done, _failure(failures) if failures else None)
 
 
-def train_one(task: Task, watch: Callable[[Event], None]) -> dict[str, Any]:
+def train_one(task: Task, watch: Watch) -> dict[str, Any]:
     """Trains in this process. Ctrl-C or SIGTERM saves and ends the run.
 
     A second signal raises KeyboardInterrupt. Raises ConfigError where another process trains in the folder.
@@ -85,10 +87,10 @@ def train_one(task: Task, watch: Callable[[Event], None]) -> dict[str, Any]:
 
 
 @contextmanager
-def _ready(task: Task, watch: Callable[[Event], None]) -> Iterator[Trainer]:
+def _ready(task: Task, watch: Watch) -> Iterator[Trainer]:
     """Yields a trainer that is ready to train and has locked its folder."""
     with task.folder.lock(new=not task.resume):
-        trainer = Trainer(task.run, task.folder, watch)
+        trainer = Trainer(task.run, task.folder, watch, task.of)
         if task.resume:
             trainer.resume()
         else:
@@ -110,7 +112,7 @@ class _Child:
         self._told = False
 
     def stop(self) -> None:
-        """Tells the run once to save its state and end."""
+        """Asks the run, once, to save its state and end."""
         if not self._told:
             self._told = True
             with suppress(OSError):  # it ended meanwhile
@@ -131,7 +133,7 @@ class _Child:
             return _failed(task, message, defect=False)
 
 
-def _receive(running: dict[int, _Child], ended: dict[int, Event], watch: Callable[[Event], None]) -> None:
+def _receive(running: dict[int, _Child], ended: dict[int, Event], watch: Watch) -> None:
     """Handles one event of each run that has one, after a short wait. Runs that ended leave ``running``."""
     ready = connection.wait([child.pipe for child in running.values()], POLL_SECONDS)
     for index, child in list(running.items()):

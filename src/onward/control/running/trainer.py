@@ -1,7 +1,8 @@
 """The training loop, the same for every algorithm: collect, update, evaluate, save.
 
 Invariants: everything periodic is scheduled by environment steps alone (``_crossed``). So the number of slots
-does not matter, and a resumed run does at every step the same as the uninterrupted one.
+does not matter, and a resumed run does at every step the same as the uninterrupted one. Evaluations change
+nothing in training. Only which of them are left out, to save time, depends on the clock (``budget``).
 """
 
 from __future__ import annotations
@@ -9,18 +10,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from time import perf_counter
 from typing import Any, Literal
 
 from onward.control.algorithms.base import Algorithm, AsynchronousAlgorithm, AsyncProgress
 from onward.control.algorithms.registry import algorithm_class, check_fits
-from onward.control.core.contract import Environments, Flags
+from onward.control.core.contract import Environments, EnvSpec, Flags
 from onward.control.core.seeds import Seeds
 from onward.control.core.spaces import Obs
 from onward.control.core.threads import denormals_flushed, use_threads
 from onward.control.evaluation.evaluate import SLOTS, Episodes, play, solve_bar, success_rule
 from onward.control.policies.policy import Policy
 from onward.control.running import checkpoint, origin
+from onward.control.running.budget import EvaluationBudget
 from onward.control.running.log import Log, Means, Row, Times
 from onward.control.running.runs import Folder, RunConfig, write_json
 from onward.control.running.training_episodes import TrainingEpisodes
@@ -34,6 +37,8 @@ ROWS = 200
 """Rows of metrics per run, evenly spaced in steps."""
 Event = dict[str, Any]
 """Dict with ``event`` (started, row, evaluated, solved, saved or done) and always ``step``."""
+Watch = Callable[[Event], Any]
+"""Receives every event; False ends the run after the current step."""
 End = Literal["finished", "solved", "interrupted"]
 
 
@@ -48,9 +53,13 @@ class World:
     """Plays greedy episodes, given (policy, episodes, seed)."""
 
 
-def world(run: RunConfig) -> World:
-    """Returns the real world of a run. Raises ControlError for an unknown algorithm."""
-    return World(_Make(run), algorithm_class(run.algorithm), _Evaluate(run))
+def world(run: RunConfig, source: Any = None) -> World:
+    """Returns the real world of a run; ``source``: what makes its environment instead of its id.
+
+    Raises ControlError for an unknown algorithm.
+    """
+    source = run.env if source is None else source
+    return World(_Make(run, source), algorithm_class(run.algorithm), _Evaluate(run, source))
 
 
 class Trainer:
@@ -60,7 +69,7 @@ class Trainer:
         self,
         run: RunConfig,
         folder: Folder,
-        watch: Callable[[Event], None] = lambda _: None,
+        watch: Watch = lambda _: None,
         of: World | None = None,
     ) -> None:
         """Creates environments and algorithm. Raises ControlError where they do not fit each other."""
@@ -68,9 +77,10 @@ class Trainer:
         self._world = of or world(run)
         self._seeds = Seeds(run.seed)
         self.envs = self._world.envs(0)
-        if of is None:
+        if self._world.algorithm is algorithm_class(run.algorithm):
             check_fits(run.algorithm, self.envs.spec)
-        use_threads(run.threads)
+        with denormals_flushed():  # restores: only ``train`` rounds them
+            use_threads(run.threads)
         self.algorithm = self._world.algorithm(
             self.envs.spec, self.envs.num, run.settings, self._seeds.child("algorithm")
         )
@@ -82,6 +92,7 @@ class Trainer:
         self._next_try = 0
         self._saved_at: int | None = None
         self._told = self._updates = 0
+        self.budget = EvaluationBudget(run.eval_share, self._times)
         self._stop = self._resumed = False
         self.differences: list[str] = []
         """Reasons why a resumed run is not bit for bit the same as the uninterrupted one; empty: it is."""
@@ -91,9 +102,40 @@ class Trainer:
         self._stop = True
 
     def start(self) -> None:
-        """Starts a new run in the folder."""
+        """Starts a new run in the folder. Raises ControlError where the weights that it starts from do not
+        fit it."""
+        self.folder.check_free()
+        if self.run.start is not None:
+            self._start_from(Folder(Path(self.run.start)))
         self.folder.begin(self.run)
         self._obs, self._mask = self.envs.reset(self._seeds.integer("train"))
+
+    def _start_from(self, source: Folder) -> None:
+        run = source.read()
+        if run.algorithm != self.run.algorithm:
+            raise ControlError(
+                f"The run in {source.path} is one of {run.algorithm}, and its weights do not fit "
+                f"{self.run.algorithm}: start from a run of the same algorithm."
+            )
+        if not source.state.exists():
+            raise ControlError(f"The run in {source.path} has no saved state to start from: train it first.")
+        state = checkpoint.load(source.state)
+        spaces = _spaces(self.envs.spec)
+        if (before := state.get("spaces", spaces)) != spaces:
+            named = ", ".join(
+                f"{name} {before[name]}, not {now}" for name, now in spaces.items() if before[name] != now
+            )
+            raise ControlError(
+                f"The run in {source.path} was trained on other spaces ({named}): start from a run in an "
+                f"environment with the same observations and actions."
+            )
+        try:
+            self.algorithm.start_from(state["algorithm"])
+        except (ControlError, KeyError, RuntimeError, ValueError) as error:
+            raise ControlError(
+                f"The weights of {source.path} do not fit this run's networks ({error}): keep that run's "
+                f"settings of the networks."
+            ) from error
 
     def resume(self) -> None:
         """Continues from the folder's saved state. Raises ControlError or TamperedError where it cannot.
@@ -113,6 +155,7 @@ class Trainer:
         self._tell_folder()
         self.episodes.load_state_dict(state["episodes"])
         self._means, self._times = Means(state["means"]), Times(state["times"])
+        self.budget = EvaluationBudget(self.run.eval_share, self._times, state.get("budget"))
         self.solved, self.best, self._next_try = state["solved"], state["best"], state["next_try"]
         self._saved_at = self._told = self.algorithm.steps
         self._updates = state.get("updates", 1)  # states without the count were saved after some updates
@@ -213,7 +256,8 @@ class Trainer:
         """Evaluates, logs and saves as due between two counts of steps."""
         total = self.run.timesteps
         if _crossed(before, now, self.run.steps_between_evaluations) and now < total:
-            self._log_row(now, self._evaluate(now, self.run.eval_episodes, "evaluate"))
+            episodes = self.budget.episodes(self.run.eval_episodes, needed=self.best is None)
+            self._log_row(now, self._evaluate(now, episodes, "evaluate") if episodes else {})
         elif _crossed(before, now, max(1, total // ROWS)):
             self._log_row(now, {})
         if _crossed(before, now, self.run.steps_between_checkpoints) and now < total:
@@ -235,13 +279,16 @@ class Trainer:
             return
         if self.episodes.count < self._next_try:
             return
+        first_try = self._next_try == 0
+        self._next_try = self.episodes.count + EPISODES_BETWEEN_TRIES
+        if not first_try and self.budget.episodes(CONFIRM_EPISODES) < CONFIRM_EPISODES:
+            return
         step = self.algorithm.steps
         row = self._evaluate(step, CONFIRM_EPISODES, "confirm", self.episodes.count)
         self._log_row(step, row)
         if row["eval_return"] >= self.threshold and row.get("eval_success", 1.0) >= self.run.solve_success:
             self.solved = {"episode": self.episodes.count, "step": step, "seconds": self._times.total()}
             self._tell("solved", **self.solved)
-        self._next_try = self.episodes.count + EPISODES_BETWEEN_TRIES
 
     def _evaluate(self, step: int, episodes: int, *seed: str | int) -> Row:
         """Plays greedy episodes on separate seeds. The best policy so far, by success and then by mean
@@ -257,7 +304,7 @@ class Trainer:
         if self.best is None or (success, played.mean) >= (self.best["success"], self.best["return"]):
             self.best = {"return": played.mean, "success": success, "step": step, "episodes": episodes}
             policy.save(self.folder.policy)
-        self._times.add("evaluate", perf_counter() - began)
+        self.budget.spend(perf_counter() - began, episodes)
         self._tell("evaluated", step=step, episodes=episodes, **row)
         return row
 
@@ -279,6 +326,7 @@ class Trainer:
         self._check_parameters()
         asynchronous = self.algorithm.asynchronous
         self._times.total()
+        self._times.processor()
         checkpoint.save(
             self.folder.state,
             {
@@ -292,6 +340,8 @@ class Trainer:
                 "best": self.best,
                 "next_try": self._next_try,
                 "updates": self._updates,
+                "budget": self.budget.state_dict(),
+                "spaces": _spaces(self.envs.spec),
             },
         )
         self._saved_at = step
@@ -325,7 +375,8 @@ class Trainer:
         if self.solved is not None and self.run.stop_when_solved:
             end = "solved"
         if end == "finished":
-            self._log_row(step, self._evaluate(step, self.run.eval_episodes, "evaluate"))
+            episodes = self.budget.episodes(self.run.eval_episodes, needed=True)
+            self._log_row(step, self._evaluate(step, episodes, "evaluate"))
         final = None if end == "interrupted" else self._final()
         self._save(step)
         summary = self._summary(end, final)
@@ -337,10 +388,11 @@ class Trainer:
         """Evaluates the exported policy once more, on seeds that influenced no choice."""
         began = perf_counter()
         policy = Policy.load(self.folder.policy)
-        played = self._world.evaluate(policy, CONFIRM_EPISODES, self._seeds.integer("final"))
-        self._times.add("evaluate", perf_counter() - began)
+        episodes = self.budget.episodes(CONFIRM_EPISODES, needed=True)
+        played = self._world.evaluate(policy, episodes, self._seeds.integer("final"))
+        self.budget.spend(perf_counter() - began, episodes)
         return {
-            "episodes": CONFIRM_EPISODES,
+            "episodes": episodes,
             "return": played.mean,
             "std": float(played.returns.std()),
             "success": played.success,
@@ -358,8 +410,10 @@ class Trainer:
             "updates": self._updates,
             "episodes": self.episodes.count,
             "seconds": seconds,
+            "processor_seconds": self._times.processor(),
             "steps_per_second": step / max(seconds, 1e-9),
             "shares": self._times.shares(),
+            "evaluation": self.budget.report(),
             "threshold": self.threshold,
             "solved": self.solved,
             "best": self.best,
@@ -367,7 +421,9 @@ class Trainer:
         }
 
     def _tell(self, event: str, **facts: Any) -> None:
-        self._watch({"event": event, "seed": self.run.seed, "step": self.algorithm.steps, **facts})
+        told = {"event": event, "seed": self.run.seed, "step": self.algorithm.steps, **facts}
+        if self._watch(told) is False:
+            self.stop()
 
 
 def _crossed(before: int, now: int, every: int) -> bool:
@@ -375,31 +431,45 @@ def _crossed(before: int, now: int, every: int) -> bool:
     return now // every > before // every
 
 
+def _spaces(spec: EnvSpec) -> dict[str, Any]:
+    """Returns what the networks' first and last layers depend on, as plain JSON values."""
+    actions = spec.actions
+    return {
+        "numbers": spec.layout.width,
+        "images": [[key, list(shape)] for key, shape in spec.layout.images],
+        "actions": actions.kind,
+        "choices": list(actions.sizes) or actions.dim,
+    }
+
+
 class _Make:
     """Makes the run's environments, in this process or in a worker."""
 
-    def __init__(self, run: RunConfig) -> None:
-        self._run = run
+    def __init__(self, run: RunConfig, source: Any) -> None:
+        self._run, self._source = run, source
 
     def __call__(self, worker: int) -> Environments:
         from onward.control.environments import NoisyObservations, make
 
         run = self._run
-        envs = make(run.env, run.settings.num_envs, env_kwargs=run.env_kwargs)
+        envs = make(self._source, run.settings.num_envs, env_kwargs=run.env_kwargs)
         return NoisyObservations(envs, run.obs_noise, relative=True) if run.obs_noise else envs
 
 
 class _Evaluate:
     """Plays greedy episodes in separate environments without noise."""
 
-    def __init__(self, run: RunConfig) -> None:
-        self._run = run
-        self._envs: Environments | None = None
+    def __init__(self, run: RunConfig, source: Any) -> None:
+        self._run, self._source = run, source
+        self._envs: dict[int, Environments] = {}
 
     def __call__(self, policy: Policy, episodes: int, seed: int) -> Episodes:
         from onward.control.environments import make
 
-        if self._envs is None:
-            self._envs = make(self._run.env, SLOTS, env_kwargs=self._run.env_kwargs)
-        rule = success_rule(self._envs.spec, self._run.threshold)
-        return play(policy, self._envs, episodes, seed, rule=rule)
+        shortened = episodes < min(SLOTS, self._run.eval_episodes)
+        slots = episodes if shortened else SLOTS  # slots beyond their episodes are stepped all the same
+        if slots not in self._envs:
+            self._envs[slots] = make(self._source, slots, env_kwargs=self._run.env_kwargs)
+        envs = self._envs[slots]
+        rule = success_rule(envs.spec, self._run.threshold)
+        return play(policy, envs, episodes, seed, rule=rule)
