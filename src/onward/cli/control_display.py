@@ -111,6 +111,7 @@ def outcome(summary: dict[str, Any], folder: Path) -> list[str]:
         f"  best policy over {final['episodes']} greedy episodes on unseen seeds: "
         f"return {final['return']:.1f} ± {final['std']:.1f}{success}: {folder / 'policy'}",
     ]
+    lines += [f"  {name} per episode: {mean:.4g} at the end" for name, mean in summary["streams"].items()]
     evaluation = summary["evaluation"]
     if evaluation["left_out"] or evaluation["shortened"]:
         lines.append(

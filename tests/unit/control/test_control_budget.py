@@ -33,8 +33,8 @@ def budget(share: float, trained: float, *spent: tuple[float, int]) -> Evaluatio
 
 def test_the_first_evaluation_and_those_of_the_first_seconds_are_whole() -> None:
     assert budget(0.15, 1.0).episodes(20) == 20
-    assert budget(0.15, 1.0, (4.0, 20)).episodes(20) == 20  # 8 of 9 seconds, but short
-    assert budget(0.15, 1.0, (5.1, 20)).episodes(20) != 20
+    assert budget(0.15, 1.0, (1.4, 20)).episodes(20) == 20  # 2.8 of 3.8 seconds, but short
+    assert budget(0.15, 1.0, (1.6, 20)).episodes(20) != 20
 
 
 def test_an_evaluation_gets_as_many_episodes_as_fit_its_share() -> None:

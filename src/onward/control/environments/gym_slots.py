@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from onward.control.core.contract import Environments, EnvSpec, Flags, Step
 from onward.control.core.seeds import Seeds
 from onward.control.core.spaces import Obs, ObsFlattener, copy, take, to_env, zeros
+from onward.control.core.streams import streams_of
 from onward.errors import ControlError
 
 if TYPE_CHECKING:
@@ -65,8 +66,10 @@ class GymSlots(Environments):
         reward = np.zeros(self.num, np.float32)
         terminated, truncated = np.zeros(self.num, np.bool_), np.zeros(self.num, np.bool_)
         final_infos: dict[int, Any] = {}
+        every_info: list[dict[str, Any]] = []
         for slot, env in enumerate(self.envs):
             raw, reward[slot], terminated[slot], cut, info = env.step(given[slot])
+            every_info.append(info)
             self._flattener.write(raw, obs, slot)
             truncated[slot] = cut and not terminated[slot]
             self._actions[slot].append(given[slot])
@@ -76,7 +79,9 @@ class GymSlots(Environments):
                 self._note_mask(slot, info)
         final_obs = self._restart(obs, list(final_infos)) if final_infos else None
         self._obs = obs
-        infos = {"final_info": final_infos} if final_infos else {}
+        infos: dict[str, Any] = {"final_info": final_infos} if final_infos else {}
+        if streams := streams_of(every_info, self.spec.id):
+            infos["streams"] = streams
         return Step(copy(obs), reward, terminated, truncated, final_obs, None, _copied(self._mask), infos)
 
     def _restart(self, obs: Obs, slots: list[int]) -> Obs:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from onward.control.core.contract import Environments, EnvSpec, Flags, Step
 from onward.control.core.seeds import Seeds
 from onward.control.core.spaces import Obs, ObsFlattener, take, to_env, zeros
+from onward.control.core.streams import split_infos, streams_of
 from onward.errors import ControlError
 
 if TYPE_CHECKING:
@@ -49,6 +50,11 @@ class VectorSlots(Environments):
         obs = self._flattener.batch(raw, self.num)
         final_obs = self._final_obs(infos, np.flatnonzero(ended)) if ended.any() else None
         self._note_masks(infos)
+        told: dict[str, Any] = {}
+        if final_obs is not None:
+            told["final_info"] = infos.get("final_info", {})
+        if streams := streams_of(split_infos(infos, self.num), self.spec.id):
+            told["streams"] = streams
         return Step(
             obs,
             np.array(reward, np.float32),
@@ -56,7 +62,7 @@ class VectorSlots(Environments):
             ended & ~terminated,
             final_obs,
             action_mask=self._masks(),
-            info={"final_info": infos.get("final_info", {})} if final_obs is not None else {},
+            info=told,
         )
 
     def _final_obs(self, infos: dict[str, Any], slots: NDArray[np.intp]) -> Obs:

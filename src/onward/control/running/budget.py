@@ -11,7 +11,7 @@ from typing import Any
 
 from onward.control.running.log import Times
 
-FREE_SECONDS = 10.0
+FREE_SECONDS = 3.0
 FEWEST = 5
 """Episodes of the shortest evaluation: fewer say little about a policy."""
 

@@ -125,8 +125,11 @@ class Events:
         self._writer.close()
 
 
-_GROUPS = {"return": "rollout", "length": "rollout", "episodes": "rollout", "eval": "eval", "share": "time",
-           "seconds": "time", "steps": "time"}  # fmt: skip
+_GROUPS = {
+    **dict.fromkeys(("return", "length", "episodes", "cost", "reward"), "rollout"),
+    **dict.fromkeys(("share", "seconds", "steps"), "time"),
+    "eval": "eval",
+}
 
 
 def tag(name: str) -> str:

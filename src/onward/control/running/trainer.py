@@ -409,6 +409,7 @@ class Trainer:
             "steps": step,
             "updates": self._updates,
             "episodes": self.episodes.count,
+            "streams": self.episodes.stream_means(),
             "seconds": seconds,
             "processor_seconds": self._times.processor(),
             "steps_per_second": step / max(seconds, 1e-9),
