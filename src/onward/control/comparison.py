@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,6 +54,16 @@ class Race:
     threads: int = 1
 
 
+class Look(NamedTuple):
+    """One evaluation; seconds are of training so far."""
+
+    step: int
+    seconds: float
+    cpu_seconds: float
+    mean: float
+    """Greedy mean return."""
+
+
 @dataclass(frozen=True)
 class Outcome:
     """Result of one side; seconds are of training alone."""
@@ -67,8 +77,8 @@ class Outcome:
     steps_to_threshold: int | None
     final_mean: float
     final_success: float | None
-    curve: list[tuple[int, float, float]] = field(default_factory=list)
-    """(step, seconds, greedy mean return) of each evaluation."""
+    curve: list[Look] = field(default_factory=list)
+    cpu_seconds_to_threshold: float | None = None
 
     @property
     def steps_per_second(self) -> float:
@@ -103,10 +113,10 @@ class _Clock:
         return self._ended
 
     @contextmanager
-    def paused(self) -> Iterator[float]:
-        """Stops the clock for the block; yields the wall seconds so far."""
+    def paused(self) -> Iterator[tuple[float, float]]:
+        """Stops the clock for the block; yields the (wall, processor) seconds so far."""
         before = self._now()
-        yield before[0]
+        yield before
         wall, cpu = self._now()
         self._began = self._began[0] + wall - before[0], self._began[1] + cpu - before[1]
 
@@ -117,28 +127,39 @@ class _Judge:
     def __init__(self, race: Race) -> None:
         self.race = race
         self.env: Environments = make(race.env, SLOTS)
-        self.curve: list[tuple[int, float, float]] = []
+        self.curve: list[Look] = []
         self._seeds = Seeds(race.seed).child("comparison")
 
-    def look(self, actor: Actor, step: int, seconds: float) -> bool:
-        """Evaluates the side; True where it has reached the threshold by now."""
+    def look(self, actor: Actor, step: int, spent: tuple[float, float]) -> bool:
+        """Evaluates the side after ``spent`` (wall, processor) seconds. Returns True where it has reached the
+        threshold by now."""
         mean = play(actor, self.env, self.race.check_episodes, self._seeds.integer("look")).mean
-        self.curve.append((step, seconds, mean))
+        self.curve.append(Look(step, *spent, mean))
         return self._reached() is not None
 
-    def _reached(self) -> tuple[int, float, float] | None:
-        return next((look for look in self.curve if look[2] >= self.race.threshold), None)
+    def _reached(self) -> Look | None:
+        return next((look for look in self.curve if look.mean >= self.race.threshold), None)
 
     def outcome(self, side: str, actor: Actor, steps: int, clock: _Clock) -> Outcome:
         """Makes the last evaluation and plays the final episodes."""
-        seconds, cpu_seconds = clock.stop()
+        spent = clock.stop()
         if self._reached() is None:
-            self.look(actor, steps, seconds)
+            self.look(actor, steps, spent)
         rule = success_rule(self.env.spec)
         final = play(actor, self.env, EPISODES, self._seeds.integer("final"), rule=rule)
-        reached = self._reached() or (None, None, None)
-        mean, success = final.mean, final.success
-        return Outcome(side, steps, seconds, cpu_seconds, reached[1], reached[0], mean, success, self.curve)
+        reached = self._reached()
+        return Outcome(
+            side=side,
+            steps=steps,
+            seconds=spent[0],
+            cpu_seconds=spent[1],
+            seconds_to_threshold=reached and reached.seconds,
+            steps_to_threshold=reached and reached.step,
+            final_mean=final.mean,
+            final_success=final.success,
+            curve=self.curve,
+            cpu_seconds_to_threshold=reached and reached.cpu_seconds,
+        )
 
 
 # Our side.
@@ -172,8 +193,8 @@ def ours(race: Race) -> Outcome:
         if event["event"] != "row" or step < due or step >= race.timesteps:
             return
         due = step + race.check_every
-        with clock.paused() as seconds:
-            reached = judge.look(Policy(trainer.algorithm.networks(), race.env), step, seconds)
+        with clock.paused() as spent:
+            reached = judge.look(Policy(trainer.algorithm.networks(), race.env), step, spent)
         if reached and race.stop:
             clock.stop()
             trainer.stop()
@@ -256,8 +277,8 @@ def _peer(race: Race, library: Any, words: dict[str, Any], flushed: bool) -> Out
             if self.num_timesteps < self.due or self.num_timesteps >= race.timesteps:
                 return True
             self.due = self.num_timesteps + race.check_every
-            with clock.paused() as seconds:
-                reached = judge.look(actor, self.num_timesteps, seconds)
+            with clock.paused() as spent:
+                reached = judge.look(actor, self.num_timesteps, spent)
             return not (reached and race.stop)
 
     with denormals_flushed(flushed):
