@@ -68,7 +68,7 @@ class Group:
             preset=name,
             seed=seed,
             timesteps=self.timesteps or found.timesteps,
-            **{**found.run, "stop_when_solved": False},
+            **{**found.run, "stop_when_solved": False, "eval_share": 1.0},
         )
 
 
@@ -114,8 +114,13 @@ TARGETS = (
 # Cells: one seed each.
 
 
+NEWER = ("eval_share", "start")
+"""Fields of a run that came after the first cells, which were trained as these fields are set here."""
+
+
 def digest(run: RunConfig) -> str:
-    return hashlib.sha256(json.dumps(run.as_dict(), sort_keys=True).encode()).hexdigest()[:12]
+    document = {name: value for name, value in run.as_dict().items() if name not in NEWER}
+    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def missing(groups: Sequence[Group], cells: dict[str, Any]) -> list[tuple[Group, list[RunConfig]]]:
@@ -179,6 +184,7 @@ def cell(run: RunConfig, folder: Path) -> dict[str, Any]:
         "timesteps": run.timesteps,
         "solved": summary["solved"],
         "hours": summary["seconds"] / 3600,
+        "processor_hours": summary["processor_seconds"] / 3600,
         "steps_per_second": summary["steps_per_second"],
         "assessment": judged.as_dict(),
     }
@@ -220,9 +226,15 @@ def row(group: Group, own: list[dict[str, Any]]) -> dict[str, Any]:
         "transfer": mean(one["transfer_ratio"] for one in judged),
         "noise": mean(one["noise"] and one["noise"]["ratio"] for one in judged),
         "noise_success": mean(one["noise"] and one["noise"]["success"] for one in judged),
-        "hours": max(one["hours"] for one in own),
+        "hours": float(np.median([one["hours"] for one in own])),
+        "processor_hours": _middle([one.get("processor_hours") for one in own]),
     }
     return {**values, "not_reached": not_reached(values)}
+
+
+def _middle(values: list[float | None]) -> float | None:
+    """Returns the median; None where an older cell did not measure it."""
+    return None if None in values else float(np.median(np.array(values, float)))
 
 
 def mean(values: Any) -> float | None:
@@ -255,7 +267,8 @@ def markdown(document: dict[str, Any]) -> str:
         "",
         f"Made by `{document['command']}` on {machine_in_words(document['machine'])}.",
         "Definitions are in docs/control.md; each cell (one seed) is in control.json. Success is over 100",
-        "greedy episodes on unseen seeds; intervals are 95 % bootstrap over seeds, from five seeds on.",
+        "greedy episodes on unseen seeds; intervals are 95 % bootstrap over seeds, from five seeds on. Hours",
+        "(in brackets: of the processor, where that was measured) are medians over seeds.",
         "",
         "| task | preset, steps | seeds | return (IQM) | random | episodes to solve | success | variation "
         "| transfer | noise kept (success) | hours | not reached |",
@@ -275,10 +288,15 @@ def line(v: dict[str, Any]) -> str:
     cells = (
         v["task"], f"{v['preset']}, {v['steps']:,}", str(v["seeds"]), f"{v['return_iqm'][0]:.1f}{bounds}",
         f"{v['random']:.1f}", solve, share(v["success"]), f"{share(v['variation'])}{width}",
-        share(v["transfer"]), f"{share(v['noise'])} ({share(v['noise_success'])})", f"{v['hours']:.2f}",
+        share(v["transfer"]), f"{share(v['noise'])} ({share(v['noise_success'])})", _hours(v),
         "; ".join(v["not_reached"]) or "all reached",
     )  # fmt: skip
     return "| " + " | ".join(cells) + " |"
+
+
+def _hours(v: dict[str, Any]) -> str:
+    processor = "" if v["processor_hours"] is None else f" ({v['processor_hours']:.2f})"
+    return f"{v['hours']:.2f}{processor}"
 
 
 def share(value: float | None) -> str:

@@ -1,72 +1,87 @@
-"""Control policies beside stable-baselines3: the same tasks, machine and run, one side after the other.
+"""Control policies beside stable-baselines3 and SBX (its JAX version), task by task on one machine.
 
-Three separate sections are compared:
+Four sides: ours; stable-baselines3 as shipped; stable-baselines3 with denormal numbers rounded to 0 as ours
+does (one line, ``torch.set_flush_denormal(True)``, that its users may write too: Adam is up to 15 times as
+slow on denormals); SBX as shipped, where it is installed (extra ``sbx``; the time to compile counts). No
+environment draws: stable-baselines3 makes them with a render mode unless told otherwise, and LunarLander's
+steps then take up to 20 times as long.
 
-- ``equal``: the zoo's settings on both sides (networks, batches, updates per step, schedules);
-- ``cleanrl``: CleanRL's published settings on both sides (its scripts need an older Gymnasium, so they are
-  not run; ``comparison.CLEANRL`` lists the settings that the two libraries lack);
-- ``best``: the fastest settings of each side among the same number of trials (``TRIALS``) on tuning seeds
-  (ten for PPO, two for slower ones: few, so a lucky trial may win), then measured on other seeds. Each run
-  stops at the threshold, so that success is that of the policy which reached it.
+Three sections:
 
-The time to the threshold differs tenfold and more between seeds on either side, so cheap tasks have many
-seeds: the first three are trained to the end (speed, final success), the others stop at the threshold.
-Each side is evaluated every ``check_every`` steps by 20 greedy episodes from the same starts, with the clock
-stopped. ``seconds_to_threshold`` is the training time at the first evaluation at or over Gymnasium's
-threshold (Pendulum: −200), the mean over seeds. ``final_success`` is over 100 greedy episodes (Pendulum:
-upright for the last 50 steps). Processor seconds are reported beside wall seconds, since their ratio is
-steadier on a busy machine. Both sides get one torch thread. ``ratio`` is ours over theirs in steps/s, and
-``ratio_to_threshold`` theirs over ours in seconds to the threshold: above 1 we are faster.
+- ``equal``: the zoo's settings on all sides (networks, batches, updates per step, schedules);
+- ``cleanrl``: CleanRL's published settings on all sides (its scripts need an older Gymnasium, so they are
+  not run; ``comparison.CLEANRL`` lists the settings that the libraries lack);
+- ``best``: the fastest settings of each of two sides, ours and stable-baselines3 as shipped, among the same
+  number of trials (``TRIALS``) on tuning seeds (few, so a lucky trial may win), then measured on other seeds.
+  Each run stops at the threshold, so that success is that of the policy which reached it.
+
+Every figure is the median over seeds. Speed is steps per processor second: on a busy machine it is steadier
+than steps per second, which stands beside it. The time to the threshold differs tenfold and more between
+seeds, so cheap tasks have many seeds: the first three are trained to the end (speed, final success), the
+others stop at the threshold. Each side is evaluated at fixed steps by 20 greedy episodes from the same
+starts, with the clock stopped. ``cpu_seconds_to_threshold`` is the training time at the first evaluation at
+or over Gymnasium's threshold (Pendulum: −200); a seed that never comes there counts as slower than all
+others. ``final_success`` is over 100 greedy episodes (Pendulum: upright for the last 50 steps). All sides
+get one thread.
 
 Results of profiling. PPO and DQN on networks of 64 to 256 units spend their time in Python and dispatch.
 Environments therefore step as arrays, acting is numpy on memory shared with torch, and an update is few
-operations: one flat gradient, one clipping, Adam's kernel without its wrapper, one target update. A burst is
-sampled, and its targets are computed, once. Losses are written in torch. Of the two that train most often,
-PPO's with discrete actions and DQN's, the gradient is also there by hand (``control/networks/fast``): PPO's
-gradient step on CartPole takes half of autograd's time with it, DQN's about two thirds. SAC gained 13 to 17 %
-by hand, so it has autograd alone. Matrix products run at the processor's speed on both sides; they can only
-be left out or transposed: with a side of 2 or 4 the wrong orientation takes four times as long, and so does
-a batched product with one output. Freed memory stays with the process, or a step of SAC gets 450 pages anew.
-The working set (parameters, gradient, two moments: 1.1 MB) is larger than the second-level cache, so products
-take a quarter longer than alone. A second thread gains nothing on either side.
-numpy's own threads do not speed up acting and keep a second core busy, so they are limited to ours. PPO's and
-DQN's gradient steps are the same on both sides (tests/unit/control/test_control_sb3.py). Steps to the
-threshold over many seeds agree within chance (PPO 14,200 and 12,800 over 15 seeds, DQN 23,500 and 20,100 over
-30).
+operations: one flat gradient, one clipping, Adam's kernel without its wrapper, one target update. A burst
+is sampled, and its targets are computed, once. Losses are written in torch. Of the two that train most
+often, PPO's with discrete actions and DQN's, the gradient is also there by hand
+(``control/networks/fast``): PPO's gradient step on CartPole takes half of autograd's time with it, DQN's
+about two thirds. SAC gained 13 to 17 % by hand, so it has autograd alone. Matrix products run at the
+processor's speed on both sides; they can only be left out or transposed: with a side of 2 or 4 the wrong
+orientation takes four times as long, and so does a batched product with one output. Freed memory stays with
+the process, or a step of SAC gets 450 pages anew. The working set (parameters, gradient, two moments: 1.1
+MB) is larger than the second-level cache, so products take a quarter longer than alone. A second thread
+gains nothing on either side. numpy's own threads do not speed up acting and keep a second core busy, so
+they are limited to ours. PPO's and DQN's gradient steps are the same on both sides
+(tests/unit/control/test_control_sb3.py). Steps to the threshold over many seeds agree within chance (PPO
+14,200 and 12,800 over 15 seeds, DQN 23,500 and 20,100 over 30).
 
-Where we lose: the larger batches and networks are, the more the products dominate both sides. State-dependent
-noise (gSDE), which the zoo uses for PPO on Pendulum and MountainCarContinuous, is not implemented here. The
-cases where we are behind are listed below the table.
+Where we lose: the larger batches and networks are, the more the products dominate both sides. Noise that
+depends on the state (gSDE), which the zoo uses for PPO on Pendulum and MountainCarContinuous, is not
+implemented here. The cases where we are behind are listed below the table.
 
     python benchmarks/control_vs_peers.py [--quick] [--json FILE] [--seeds N] [--only SECTION …]
 
-With --json every row is written as soon as it is measured. Sections that are not run stay unchanged in the
-file. The whole takes about an hour and a half, and may be run in parts. ``--seeds`` caps the seeds of a task.
+Every cell (one side, one seed) is written to the file as soon as it is measured, and the same command goes
+on where it was stopped. ``--quick`` takes about 20 minutes on an idle machine, the whole several hours;
+``--seeds`` caps the seeds of a task.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
-import numpy as np
+from rich.console import Console
 
-from machine import machine, machine_in_words
-from onward.control.comparison import Outcome, Race, equal_settings, ours, stable_baselines3
-from onward.control.running import presets
-from onward.errors import MissingExtraError
+from control_peers_page import page
+from machine import machine
+from onward.control.comparison import SIDES, Race, equal_settings
+from onward.errors import ControlError, MissingExtraError
+from onward.files import write_whole
+from onward.progress import Bars
 
+OURS, SHIPPED, FLUSHED, SBX = SIDES
+RESULTS = Path(__file__).parent / "results"
 TUNING_SEED = 1000
 """First tuning seed."""
-Side = Callable[[Race], Outcome]
-SIDES: dict[str, Side] = {"onward": ours, "stable-baselines3": stable_baselines3}
 THRESHOLDS = {"CartPole-v1": 475.0, "Pendulum-v1": -200.0, "LunarLander-v3": 200.0, "Acrobot-v1": -100.0}
+MOST = 100
+"""Seeds of a task at most."""
 WHOLE = 3
 """Number of seeds that are trained to the end; further ones stop at the threshold."""
+Cells = dict[str, dict[str, Any]]
+"""Key of a cell → ``digest`` of its race, and ``outcome``, or ``missing``: why there is none."""
 
 
 @dataclass(frozen=True)
@@ -77,43 +92,41 @@ class Case:
     algorithm: str
     steps: int
     seeds: int = 1
+    looks: int = 100
+    """Number of evaluations during a run."""
     tuning: int = 2
     """Number of seeds on which settings are chosen."""
     note: str = ""
     """Facts that the figures do not show."""
 
+    @property
+    def name(self) -> str:
+        return f"{self.algorithm} on {self.env}"
+
 
 QUICK = (
-    Case("CartPole-v1", "ppo", 100_000),
-    Case("CartPole-v1", "dqn", 50_000),
-    Case("Pendulum-v1", "sac", 6_000),
+    Case("CartPole-v1", "ppo", 100_000, 3, looks=50),
+    Case("CartPole-v1", "dqn", 50_000, 3, looks=50),
+    Case("Pendulum-v1", "sac", 6_000, looks=20),
+    Case("Acrobot-v1", "dqn", 20_000, looks=20),
+    Case("LunarLander-v3", "ppo", 100_000, looks=4, note="100,000 steps show the speed, not a solution"),
 )
 FULL = (
     Case("CartPole-v1", "ppo", 100_000, 15),
     Case("CartPole-v1", "dqn", 50_000, 30),
     Case("Pendulum-v1", "sac", 10_000, 3),
     Case("Acrobot-v1", "dqn", 100_000),
+    Case("LunarLander-v3", "ppo", 1_000_000),
+)
+CLEANRL = (
+    Case("CartPole-v1", "ppo", 100_000, 3),
+    Case("CartPole-v1", "dqn", 50_000, 3, note="learning starts after 10,000 steps, and is to take 500,000"),
     Case(
-        "LunarLander-v3", "ppo", 1_000_000,
-        note="one seed; in the first 50,000 steps the ratio is 3.0: from about 200,000 on "
-        "stable-baselines3's collection took several times as long as before, for no reason that was found",
+        "Pendulum-v1", "sac", 6_000,
+        note="learning starts after 5,000 steps: this is mostly the environment's speed",
     ),
 )  # fmt: skip
-CLEANRL = (
-    replace(QUICK[0], seeds=3),
-    replace(QUICK[1], seeds=3, note="learning starts after 10,000 steps, and is to take 500,000"),
-    replace(QUICK[2], note="learning starts after 5,000 steps: this is mostly the environment's speed"),
-)
-BEST = (
-    replace(
-        FULL[0],
-        tuning=10,
-        note="stable-baselines3 is quicker with the zoo's settings on the seeds that are measured than with "
-        "what the tuning seeds chose: the ratio under equal settings is the fairer one",
-    ),
-    replace(FULL[1], seeds=9),
-    FULL[2],
-)
+BEST = (replace(FULL[0], tuning=10), replace(FULL[1], seeds=9), FULL[2])
 
 TRIALS: dict[tuple[str, str], dict[str, list[dict[str, Any]]]] = {
     ("CartPole-v1", "ppo"): {
@@ -151,213 +164,235 @@ TRIALS: dict[tuple[str, str], dict[str, list[dict[str, Any]]]] = {
 """Trials of each side, as changes to the zoo's settings; the same number on both sides."""
 
 
-def race(env: str, algorithm: str, steps: int, seed: int, peer: str = "sb3", **more: Any) -> Race:
-    settings = equal_settings(peer, algorithm, env)
-    return Race(env, settings, steps, THRESHOLDS[env], seed, max(500, steps // 100), **more)
+# Cells: one side and one seed each.
 
 
-def section(cases: tuple[Case, ...], most: int, peer: str) -> Iterator[dict[str, Any]]:
-    """Yields the rows of a comparison with the same settings on both sides."""
-    for case in cases:
-        outcomes: dict[str, list[Outcome]] = {name: [] for name in SIDES}
-        for seed in range(min(case.seeds, most)):
-            for name, side in SIDES.items():
-                given = race(case.env, case.algorithm, case.steps, seed, peer, stop=seed >= WHOLE)
-                outcomes[name].append(side(given))
-        yield row(case, outcomes)
+@dataclass(frozen=True)
+class Cell:
+    """One run to measure."""
+
+    section: str
+    case: Case
+    side: str
+    seed: int
+    peer: str = "sb3"
+    stop: bool = False
+    changes: dict[str, Any] = field(default_factory=dict)
+    trial: int | None = None
+    """Number of the trial that it judges; None: it is measured."""
+
+    @property
+    def key(self) -> str:
+        tried = "" if self.trial is None else f"/trial {self.trial}"
+        return f"{self.section}/{self.case.name}/{self.side}{tried}/{self.seed}"
+
+    @property
+    def race(self) -> Race:
+        case = self.case
+        settings = replace(equal_settings(self.peer, case.algorithm, case.env), **self.changes)
+        every = max(500, case.steps // case.looks)
+        return Race(case.env, settings, case.steps, THRESHOLDS[case.env], self.seed, every, stop=self.stop)
+
+    @property
+    def digest(self) -> str:
+        race = self.race
+        document = {**vars(race), "settings": race.settings.as_dict()}
+        return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:12]
+
+    def known(self, cells: Cells) -> bool:
+        """Returns True if it was measured. One that was missing is tried again."""
+        found = cells.get(self.key, {})
+        return found.get("digest") == self.digest and "outcome" in found
+
+    def tried(self, cells: Cells) -> bool:
+        """Returns True if it was measured, or cannot be in this session."""
+        return self.known(cells) or "missing" in cells.get(self.key, {})
+
+    def measure(self) -> dict[str, Any]:
+        """Returns the cell's results; ``missing`` where its side cannot take part."""
+        try:
+            outcome = SIDES[self.side](self.race).as_dict()
+        except (ControlError, MissingExtraError) as error:
+            if self.side != SBX:
+                raise SystemExit(str(error)) from None
+            return {"digest": self.digest, "missing": str(error)}
+        return {"digest": self.digest, "outcome": {**outcome, "curve": None}}
 
 
-def best(cases: tuple[Case, ...], most: int) -> Iterator[dict[str, Any]]:
-    """Yields rows with each side's best trial, measured on other seeds; both stop at the threshold."""
-    for case in cases:
-        outcomes: dict[str, list[Outcome]] = {name: [] for name in SIDES}
-        chosen: dict[str, Any] = {}
-        for name, trials in TRIALS[case.env, case.algorithm].items():
-            seconds = [time_of(case, name, trial) for trial in trials]
-            changes = trials[int(np.argmin(seconds))]
-            chosen[name] = {"changes": changes, "trials": len(trials), "seconds": seconds}
-        for seed in range(min(case.seeds, most)):
-            for name, side in SIDES.items():
-                outcomes[name].append(side(changed(case, chosen[name]["changes"], seed)))
-        yield {**row(case, outcomes, whole=case.seeds), "chosen": chosen}
+def equal(section: str, cases: Sequence[Case], most: int, peer: str) -> list[Cell]:
+    """Returns the cells of a section with the same settings on all sides."""
+    return [
+        Cell(section, case, side, seed, peer, stop=seed >= WHOLE)
+        for case in cases
+        for seed in range(min(case.seeds, most))
+        for side in SIDES
+    ]
 
 
-def changed(case: Case, changes: dict[str, Any], seed: int) -> Race:
-    """Builds a race that stops at the threshold, with ``changes`` to the zoo's settings."""
-    base = race(case.env, case.algorithm, case.steps, seed, stop=True)
-    found = presets.Preset(case.steps, base.settings.as_dict() | changes)
-    settings = {key: tuple(v) if isinstance(v, list) else v for key, v in found.settings.items()}
-    return replace(base, settings=type(base.settings)(**settings))
+def trials(cases: Sequence[Case]) -> list[Cell]:
+    """Returns the cells that choose each side's settings of the section ``best``."""
+    return [
+        Cell("best", case, side, TUNING_SEED + seed, stop=True, changes=changes, trial=number)
+        for case in cases
+        for side, tried in TRIALS[case.env, case.algorithm].items()
+        for number, changes in enumerate(tried)
+        for seed in range(case.tuning)
+    ]
 
 
-def time_of(case: Case, name: str, changes: dict[str, Any]) -> float:
-    """Returns the seconds to the threshold, summed over the tuning seeds; a miss counts twice its seconds."""
-    seeds = range(TUNING_SEED, TUNING_SEED + case.tuning)
-    found = [SIDES[name](changed(case, changes, seed)) for seed in seeds]
-    return sum(one.seconds_to_threshold or 2 * one.seconds for one in found)
+def best(cases: Sequence[Case], most: int, cells: Cells) -> list[Cell]:
+    """Returns the cells of each side's best trial on other seeds, once every trial is measured."""
+    if not all(cell.known(cells) for cell in trials(cases)):
+        return []
+    return [
+        Cell("best", case, side, seed, stop=True, changes=tried[chosen(case, side, cells)])
+        for case in cases
+        for seed in range(min(case.seeds, most))
+        for side, tried in TRIALS[case.env, case.algorithm].items()
+    ]
 
 
-def row(case: Case, outcomes: dict[str, list[Outcome]], whole: int = WHOLE) -> dict[str, Any]:
-    """Builds one row. ``whole``: number of seeds whose success counts."""
-    sides = {name: summary(found, whole) for name, found in outcomes.items()}
-    mine, theirs = sides["onward"], sides["stable-baselines3"]
-    times = theirs["seconds_to_threshold"], mine["seconds_to_threshold"]
+def chosen(case: Case, side: str, cells: Cells) -> int:
+    """Returns the number of the trial with the least processor time to the threshold, summed over the tuning
+    seeds; a miss counts twice its time."""
+    sums: dict[int, float] = {}
+    for cell in trials([case]):
+        if cell.side == side and cell.trial is not None:
+            found = cells[cell.key]["outcome"]
+            seconds = found["cpu_seconds_to_threshold"] or 2 * found["cpu_seconds"]
+            sums[cell.trial] = sums.get(cell.trial, 0.0) + seconds
+    return min(sums, key=sums.__getitem__)
+
+
+# Rows: one task each.
+
+
+def row(own: Sequence[Cell], cells: Cells) -> dict[str, Any]:
+    """Builds the row of a task from those of its cells that were measured."""
+    case = own[0].case
+    sides = {
+        side: [cells[cell.key] for cell in own if cell.side == side and cell.known(cells)]
+        for side in dict.fromkeys(cell.side for cell in own)
+    }
+    count = sum(cell.side == OURS for cell in own)
+    found = {
+        side: summary([one["outcome"] for one in listed], count) for side, listed in sides.items() if listed
+    }
+    mine = found.get(OURS)
+    others = {side: theirs for side, theirs in found.items() if side != OURS and mine}
     return {
-        "env": case.env,
-        "algorithm": case.algorithm,
+        "task": case.name,
         "steps": case.steps,
         "note": case.note,
-        **sides,
-        "ratio": round(mine["steps_per_second"] / theirs["steps_per_second"], 2),
-        "cpu_ratio": round(mine["steps_per_cpu_second"] / theirs["steps_per_cpu_second"], 2),
-        "ratio_to_threshold": round(times[0] / times[1], 2) if None not in times else None,
+        "sides": found,
+        "ratios": {side: ratio(mine, theirs, "steps_per_cpu_second") for side, theirs in others.items()},
+        "ratios_to_threshold": {
+            side: ratio(theirs, mine, "cpu_seconds_to_threshold") for side, theirs in others.items()
+        },
     }
 
 
-def summary(found: list[Outcome], count: int = WHOLE) -> dict[str, Any]:
-    """Summarises seeds: time to the threshold if every seed reached it, success of the first ``count``."""
-    whole = found[:count]
-    reached = [one.seconds_to_threshold for one in found]
-    seconds = None if None in reached else round(float(np.mean(np.array(reached, float))), 2)
-    successes = [one.final_success for one in whole if one.final_success is not None]
+def ratio(one: Any, other: Any, key: str) -> float | None:
+    return None if one[key] is None or other[key] is None else round(one[key] / other[key], 2)
+
+
+def summary(found: list[dict[str, Any]], wanted: int) -> dict[str, Any]:
+    """Summarises the seeds of a side by medians; ``wanted``: number of seeds there will be."""
+    whole = found[:WHOLE]
+    reached = [one["cpu_seconds_to_threshold"] for one in found]
+    middle = median(float("inf") if seconds is None else seconds for seconds in reached)
+    successes = [one["final_success"] for one in whole if one["final_success"] is not None]
     return {
-        "steps_per_second": round(sum(o.steps for o in found) / sum(o.seconds for o in found), 1),
-        "steps_per_cpu_second": round(sum(o.steps for o in found) / sum(o.cpu_seconds for o in found), 1),
-        "seconds_to_threshold": seconds,
-        "reached": f"{len(found) - reached.count(None)} of {len(found)}",
-        "final_success": round(float(np.mean(successes)), 3) if successes else None,
-        "final_mean": round(float(np.mean([one.final_mean for one in whole])), 2),
-        "runs": [{key: value for key, value in one.as_dict().items() if key != "curve"} for one in found],
+        "seeds": f"{len(found)} of {wanted}",
+        "steps_per_cpu_second": round(median(one["steps"] / one["cpu_seconds"] for one in found), 1),
+        "steps_per_second": round(median(one["steps_per_second"] for one in found), 1),
+        "cpu_seconds_to_threshold": None if middle == float("inf") else round(middle, 2),
+        "reached": len(found) - reached.count(None),
+        "final_success": round(median(successes), 3) if successes else None,
+        "final_mean": round(median(one["final_mean"] for one in whole), 2),
     }
 
 
-def task(found: dict[str, Any]) -> str:
-    return f"{found['algorithm']} on {found['env']}"
+def rows(planned: Sequence[Cell], cells: Cells) -> dict[str, list[dict[str, Any]]]:
+    """Returns the rows by section, without tasks that have no cell yet."""
+    groups: dict[tuple[str, Case], list[Cell]] = {}
+    for cell in planned:
+        if cell.trial is None:
+            groups.setdefault((cell.section, cell.case), []).append(cell)
+    found: dict[str, list[dict[str, Any]]] = {}
+    for (section, _), own in groups.items():
+        if any(cell.known(cells) for cell in own):
+            found.setdefault(section, []).append(row(own, cells))
+    return found
 
 
-def show(found: dict[str, Any]) -> None:
-    print(f"{task(found)}, {found['steps']:,} steps at most")
-    for name in SIDES:
-        side = found[name]
-        print(
-            f"  {name:18} {side['steps_per_second']:>9,.0f} steps/s  threshold after "
-            f"{side['seconds_to_threshold']} s ({side['reached']})  success {side['final_success']}"
-        )
-    print(
-        f"  ratio: steps/s {found['ratio']} (processor {found['cpu_ratio']}), time to threshold "
-        f"{found['ratio_to_threshold']}",
-        flush=True,
-    )
+# The program.
 
 
-SECTIONS: dict[str, tuple[str, Callable[[int], Iterator[dict[str, Any]]]]] = {
-    "equal": ("equal settings", lambda most: section(FULL, most, "sb3")),
-    "cleanrl": ("cleanrl settings", lambda most: section(CLEANRL, most, "cleanrl")),
-    "best": ("settings that each side chose, the same number of trials", lambda most: best(BEST, most)),
-}
+def plan(quick: bool, most: int, only: Sequence[str] | None, cells: Cells) -> list[Cell]:
+    """Returns all cells in order; those of ``best`` that depend on trials appear after them."""
+    if quick:
+        return equal("equal", QUICK, most, "sb3")
+    wanted = {
+        "equal": equal("equal", FULL, most, "sb3"),
+        "cleanrl": equal("cleanrl", CLEANRL, most, "cleanrl"),
+        "best": trials(BEST) + best(BEST, most, cells),
+    }
+    return [cell for name, own in wanted.items() if not only or name in only for cell in own]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Control policies beside stable-baselines3.")
-    parser.add_argument(
-        "--quick", action="store_true", help="CartPole and Pendulum, equal settings, one seed"
-    )
-    parser.add_argument("--json", type=Path, help="write the result to this file as well")
-    parser.add_argument("--seeds", type=int, default=100, help="of each task at most")
-    parser.add_argument("--only", nargs="*", choices=tuple(SECTIONS))
+    parser = argparse.ArgumentParser(description="Control policies beside stable-baselines3 and SBX.")
+    parser.add_argument("--quick", action="store_true", help="equal settings, few seeds: about 20 minutes")
+    parser.add_argument("--json", type=Path, help="result file; the table goes beside it as .md")
+    parser.add_argument("--seeds", type=int, default=MOST, help="of each task at most")
+    parser.add_argument("--only", nargs="*", choices=("equal", "cleanrl", "best"))
     given = parser.parse_args()
-    wanted = [SECTIONS[name] for name in SECTIONS if name in (given.only or SECTIONS)]
-    if given.quick:
-        wanted = [("equal settings", lambda most: section(QUICK, most, "sb3"))]
-    result: dict[str, Any] = {"benchmark": "control_vs_peers", "machine": machine()}
-    if given.json and given.json.exists() and given.only:
-        result = _of_this_machine(given.json) | result
-    try:
-        for name, rows in wanted:
-            result[name] = []
-            for found in rows(given.seeds):
-                show(found)
-                result[name].append(found)
-                write(result, given.json)
-    except MissingExtraError as error:
-        raise SystemExit(str(error)) from None
+    file = given.json or (
+        Path("control-peers-quick.json") if given.quick else RESULTS / "control_vs_peers.json"
+    )
+    cells = cells_of(file)
+    with Bars(Console(stderr=True)) as bars:
+        bar = bars.add_bar("cells", 0)
+        while True:
+            planned = plan(given.quick, given.seeds, given.only, cells)
+            left = [
+                one for one in planned if not one.known(cells) and "missing" not in cells.get(one.key, {})
+            ]
+            bar.update(len(planned) - len(left), total=len(planned), note=left[0].key if left else "")
+            if not left:
+                break
+            cells[left[0].key] = left[0].measure()
+            write(file, given.quick, cells)
+    write(file, given.quick, cells)
+    print(file.with_suffix(".md").read_text())
 
 
-def _of_this_machine(file: Path) -> dict[str, Any]:
-    """Returns the earlier result. Exits if it comes from another machine."""
+def cells_of(file: Path) -> Cells:
+    """Returns the cells of an earlier session, without those that were missing. Exits if they come from
+    another machine."""
+    if not file.exists():
+        return {}
     before = json.loads(file.read_text())
     old, new = ({**one, "load_average": None} for one in (before["machine"], machine()))
     if old != new:
         raise SystemExit(f"{file} is of another machine ({old}): give another file.")
-    return before
+    return {key: cell for key, cell in before.get("cells", {}).items() if "outcome" in cell}
 
 
-def write(result: dict[str, Any], file: Path | None) -> None:
-    """Writes the result with the ratios of equal settings at the top, and a table beside it (``.md``)."""
-    equal = result.get("equal settings", [])
-    for key in ("ratio", "ratio_to_threshold"):
-        result[key] = {f"{case['algorithm']} {case['env']}": case[key] for case in equal}
-    if file:
-        file.write_text(json.dumps(result, indent=1) + "\n")
-        file.with_suffix(".md").write_text(page(result))
-
-
-def page(result: dict[str, Any]) -> str:
-    """Formats the result as a page, with the cases where we are behind."""
-    found = {name: result[name] for name, _ in SECTIONS.values() if result.get(name)}
-    lines = [
-        "# Control policies beside stable-baselines3",
-        "",
-        f"Made by `python benchmarks/control_vs_peers.py` on {machine_in_words(result['machine'])}, "
-        "one thread each. What is measured: the program's first lines.",
-        "Ours / theirs throughout; a ratio above 1 is in our favour.",
-    ]
-    for name, cases in found.items():
-        lines += ["", f"## {name[0].upper()}{name[1:]}", "", *_table(cases)]
-    behind = [f"- {name}: {words}" for name, cases in found.items() for case in cases for words in lost(case)]
-    return "\n".join([*lines, "", "## Where ours is behind", "", *(behind or ["Nowhere here."]), ""])
-
-
-def _table(cases: list[dict[str, Any]]) -> Iterator[str]:
-    yield "| task | steps/s | ratio | of processor time | seconds to threshold | ratio | reached | success |"
-    yield "|---|---|---|---|---|---|---|---|"
-    for case in cases:
-        pair = [case[name] for name in SIDES]
-        both = {key: " / ".join(_figure(side[key]) for side in pair) for key in pair[0] if key != "runs"}
-        cells = (
-            task(case), both["steps_per_second"], _figure(case["ratio"]),
-            _figure(case["cpu_ratio"]), both["seconds_to_threshold"], _figure(case["ratio_to_threshold"]),
-            both["reached"], both["final_success"],
-        )  # fmt: skip
-        yield "| " + " | ".join(cells) + " |"
-    for case in cases:
-        if case["note"]:
-            yield from ("", f"{task(case)}: {case['note']}.")
-
-
-def lost(case: dict[str, Any]) -> list[str]:
-    """Returns the losses of a case: speed, time to the threshold, or success at the end."""
-    mine, theirs = (case[name] for name in SIDES)
-    words: list[str] = []
-    if case["ratio"] < 1:
-        words.append(f"{task(case)} is slower ({case['ratio']} of their steps/s)")
-    if int(mine["reached"].split()[0]) < int(theirs["reached"].split()[0]):
-        words.append(
-            f"{task(case)} reaches the threshold less often ({mine['reached']} / {theirs['reached']})"
-        )
-    if case["ratio_to_threshold"] is not None and case["ratio_to_threshold"] < 1:
-        words.append(f"{task(case)} comes to the threshold later ({case['ratio_to_threshold']})")
-    if mine["final_success"] is not None and mine["final_success"] < theirs["final_success"]:
-        words.append(
-            f"{task(case)} succeeds less often ({mine['final_success']} / {theirs['final_success']})"
-        )
-    return words
-
-
-def _figure(value: Any) -> str:
-    if not isinstance(value, int | float):
-        return "–" if value is None else str(value)
-    return f"{value:,.0f}" if value >= 1000 else f"{value:g}"
+def write(file: Path, quick: bool, cells: Cells) -> None:
+    """Writes the result and a table beside it (``.md``), each as a whole. Sections that are not measured now
+    keep their rows."""
+    result = {
+        "benchmark": "control_vs_peers",
+        "command": "python benchmarks/control_vs_peers.py" + " --quick" * quick,
+        "machine": machine(),
+        "rows": rows(plan(quick, MOST, None, cells), cells),
+        "missing": sorted({cell["missing"] for cell in cells.values() if "missing" in cell}),
+        "cells": cells,
+    }
+    write_whole(file, (json.dumps(result, indent=1) + "\n").encode())
+    write_whole(file.with_suffix(".md"), page(result).encode())
 
 
 if __name__ == "__main__":

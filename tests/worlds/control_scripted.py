@@ -117,9 +117,12 @@ class Scripted(Algorithm):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.weight, self.bias = state["weight"], state["bias"]
+        self.start_from(state)
         self.steps, self.updates, self._pending = state["counts"]
         self._generator.bit_generator.state = state["generator"]
+
+    def start_from(self, state: dict[str, Any]) -> None:
+        self.weight, self.bias = state["weight"], state["bias"]
 
 
 class ScriptedAsync(AsynchronousAlgorithm, Scripted):
@@ -137,7 +140,7 @@ def run_of(**changes: Any) -> RunConfig:
     """400 steps in 4 slots, evaluated at every 100 and saved at every 200."""
     run: dict[str, Any] = {
         "env": "Counting-v0", "algorithm": "ppo", "settings": PPOConfig(num_envs=4), "timesteps": 400,
-        "eval_every": 100, "eval_episodes": 10, "checkpoint_every": 200,
+        "eval_every": 100, "eval_episodes": 10, "checkpoint_every": 200, "eval_share": 1.0,
     }  # fmt: skip
     return RunConfig(**{**run, **changes})
 

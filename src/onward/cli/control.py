@@ -16,7 +16,7 @@ from onward.cli.output import Table, print_json, print_text, say
 from onward.control.algorithms.registry import ALGORITHMS, check_fits, check_name
 from onward.control.core import config, fields
 from onward.control.running import presets
-from onward.control.running.runs import Folder, RunConfig, read_json
+from onward.control.running.runs import Folder, RunConfig, following, read_json
 from onward.errors import ControlError
 from onward.files import keep_private_within
 
@@ -44,9 +44,13 @@ Another setting (onward control list dqn shows all, with what they mean):
 
   onward control train LunarLander-v3 --algorithm dqn --preset zoo --set n_step=3 --set double=true
 
+Go on from the weights of another run, in another environment or with another number of slots:
+
+  onward control train CartPole-v1 --from runs/CartPole-v1-ppo-seed0 --env-set length=1.0 --set num_envs=16
+
 Each run has a folder: runs/CartPole-v1-ppo-seed0 with policy/ (the best by evaluation), checkpoint/,
 metrics.csv, TensorBoard events, curves.png and summary.json. Ctrl-C (or SIGTERM) saves; onward control resume
-FOLDER goes on bit for bit (a3c: from the same weights, but asynchronous workers never repeat exactly).
+FOLDER goes on bit for bit, or says why it cannot (a3c never can).
 """
 Out = Annotated[Path, typer.Option(help="Folder that the folders of runs go into.")]
 EnvSet = Annotated[
@@ -59,7 +63,16 @@ AsJson = Annotated[bool, typer.Option("--json", help="Events as JSON lines.")]
 @control.command(help=_TRAIN)
 def train(
     env: Annotated[str, typer.Argument(metavar="ENV", help="A Gymnasium id, module:id or module:Class.")],
-    algorithm: Annotated[str, typer.Option(help=f"One of {', '.join(ALGORITHMS)}.")],
+    algorithm: Annotated[
+        str | None,
+        typer.Option(help=f"One of {', '.join(ALGORITHMS)}; not given with --from: that run's."),
+    ] = None,
+    start: Annotated[
+        Path | None,
+        typer.Option(
+            "--from", metavar="RUN", help="Run whose weights this one starts from; settings are its own too."
+        ),
+    ] = None,
     preset: Annotated[
         str | None,
         typer.Option(help="ours, zoo, cleanrl, seed or default; not given: ours, else zoo, else default."),
@@ -86,6 +99,12 @@ def train(
         ),
     ] = None,
     eval_every: Annotated[int | None, typer.Option(min=1, help="Steps between two evaluations.")] = None,
+    eval_share: Annotated[
+        float | None,
+        typer.Option(
+            min=0, max=1, help="Largest share of the time for evaluations; not given: 0.15. 1: no limit."
+        ),
+    ] = None,
     processes: Annotated[
         int | None, typer.Option(min=1, help="Seeds at a time; not given: one per core.")
     ] = None,
@@ -101,23 +120,13 @@ def train(
     from onward.control.environments.check import require
 
     env = with_version(env)
-    chosen, tuned = presets.preset(preset, algorithm, env)
-    given = fields.parse(config.CONFIGS[algorithm], algorithm, changes or [])
-    asked = {"obs_noise": obs_noise, "eval_every": eval_every, "threshold": threshold}
-    options = {**tuned.run, **{name: value for name, value in asked.items() if value is not None}}
-    if keep_going:
-        options["stop_when_solved"] = False
-    first = RunConfig(
-        env=env,
-        algorithm=algorithm,
-        settings=presets.settings(algorithm, tuned, given),
-        preset=chosen,
-        seed=seed,
-        timesteps=timesteps or tuned.timesteps,
-        env_kwargs=env_kwargs(env_set),
-        env_processes=env_processes or 1,
-        **options,
-    )
+    asked = {
+        "obs_noise": obs_noise, "eval_every": eval_every, "eval_share": eval_share, "threshold": threshold,
+        "timesteps": timesteps, "env_kwargs": env_kwargs(env_set), "env_processes": env_processes,
+        "stop_when_solved": False if keep_going else None,
+    }  # fmt: skip
+    options = {name: value for name, value in asked.items() if value is not None}
+    first, note = _first_run(env, algorithm, preset, start, changes or [], {**options, "seed": seed})
     warnings, slow = require(first.env, first.env_kwargs)
     for warning in warnings:
         say(warning, err=True)
@@ -127,9 +136,35 @@ def train(
     runs = [RunConfig(**{**vars(first), "seed": seed + more}) for more in range(seeds)]
     tasks = [(run, Folder.of(out, run), False) for run in runs]
     if not as_json:
-        note = f" ({tuned.note})" if tuned.note else ""
-        say(f"{algorithm} on {env}, preset {chosen}{note}, {first.timesteps:,} steps at most.")
+        say(f"{first.algorithm} on {env}, {note}, {first.timesteps:,} steps at most.")
     _go(tasks, as_json, processes, out / f"{tasks[0][1].path.name.rsplit('-seed', 1)[0]}-curves.png")
+
+
+def _first_run(
+    env: str,
+    algorithm: str | None,
+    preset: str | None,
+    start: Path | None,
+    changes: list[str],
+    options: dict[str, Any],
+) -> tuple[RunConfig, str]:
+    """Returns the run of the first seed, and where its settings come from in words."""
+    if start is not None:
+        if preset is not None:
+            raise ControlError("--from takes the settings of that run too: leave out --preset.")
+        kind = algorithm or Folder(start).read().algorithm
+        check_name(kind)
+        given = fields.parse(config.CONFIGS[kind], kind, changes)
+        return following(start, given, algorithm, env=env, **options), f"from {start}"
+    if algorithm is None:
+        raise ControlError(f"Give --algorithm, one of {', '.join(ALGORITHMS)}, or --from with a run.")
+    chosen, tuned = presets.preset(preset, algorithm, env)
+    given = fields.parse(config.CONFIGS[algorithm], algorithm, changes)
+    fixed = {"env": env, "algorithm": algorithm, "preset": chosen, "timesteps": tuned.timesteps}
+    run = RunConfig(
+        **{**fixed, "settings": presets.settings(algorithm, tuned, given), **tuned.run, **options}
+    )
+    return run, f"preset {chosen}" + (f" ({tuned.note})" if tuned.note else "")
 
 
 @control.command()
@@ -144,9 +179,12 @@ def resume(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Resume a run that was stopped: bit for bit the same as without the stop (except a3c).
+    """Resume a run that was stopped: bit for bit the same as without the stop.
 
     onward control resume runs/CartPole-v1-ppo-seed0
+
+    Where that cannot be it says why and goes on: an environment that cannot be put back into its episode,
+    other versions of libraries, another processor, a3c.
     """
     at = Folder(folder)
     run = at.read()

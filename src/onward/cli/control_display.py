@@ -48,6 +48,8 @@ class Display:
             self._seeds[seed] = self._bars.add_bar(f"seed {seed}", event["total"], event["step"])
             if event["resumed"]:
                 self.print_text(f"seed {seed}: going on after step {event['step']:,}.")
+            for why in event["differences"]:
+                self.print_text(f"seed {seed}: not bit for bit the same as without the stop: {why}.")
         elif kind == "evaluated":
             self._evaluations[seed] = event["eval_return"]
         elif kind == "row":
@@ -104,8 +106,17 @@ def outcome(summary: dict[str, Any], folder: Path) -> list[str]:
         how = "done"
     else:
         how = f"not solved (threshold {summary['threshold']:g})"
-    return [
+    lines = [
         f"{seed}: {how}; {speed}.",
         f"  best policy over {final['episodes']} greedy episodes on unseen seeds: "
         f"return {final['return']:.1f} ± {final['std']:.1f}{success}: {folder / 'policy'}",
     ]
+    lines += [f"  {name} per episode: {mean:.4g} at the end" for name, mean in summary["streams"].items()]
+    evaluation = summary["evaluation"]
+    if evaluation["left_out"] or evaluation["shortened"]:
+        lines.append(
+            f"  evaluations took {evaluation['share']:.0%} of the time; for a limit of "
+            f"{evaluation['limit']:.0%} (--eval-share) {evaluation['left_out']} were left out and "
+            f"{evaluation['shortened']} shortened."
+        )
+    return lines

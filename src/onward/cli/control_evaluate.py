@@ -183,10 +183,13 @@ def compare(
 
     onward control compare CartPole-v1 --algorithm ppo --peer sb3 --timesteps 50000
 
+    stable-baselines3 trains twice: as shipped, and with denormal numbers rounded to 0 as ours does. SBX (JAX)
+    takes part where it is installed.
+
     Needs the extra bench. The clock is stopped while greedy episodes are played.
     """
     from onward.control.algorithms.registry import check_fits
-    from onward.control.comparison import Race, equal_settings, ours, stable_baselines3
+    from onward.control.comparison import Race, compare, equal_settings
     from onward.control.environments import make
     from onward.control.evaluation.evaluate import solve_bar
 
@@ -199,18 +202,30 @@ def compare(
     if bar is None or not math.isfinite(bar):
         raise ControlError(f"{env} has no threshold of its own: give --threshold, a finite number.")
     race = Race(env, settings, timesteps, bar, seed, max(500, timesteps // 50), stop=stop)
-    both = [stable_baselines3(race), ours(race)]
-    theirs, mine = both
-    ratio = mine.steps_per_second / theirs.steps_per_second
+    sides, missing = compare(race)
+    mine = sides[0]
+    ratios = {other.side: mine.steps_per_cpu_second / other.steps_per_cpu_second for other in sides[1:]}
     if as_json:
-        sides = [side.as_dict() for side in both]
-        print_json({"settings": settings.as_dict(), "sides": sides, "ratio": ratio})
+        print_json(
+            {
+                "settings": settings.as_dict(),
+                "sides": [side.as_dict() for side in sides],
+                "ratio": mine.steps_per_second / sides[1].steps_per_second,
+                "cpu_ratios": ratios,
+                "missing": missing,
+            }
+        )
         return
-    columns = map(number, ("steps/s", f"seconds to {bar:g}", "final return", "final success"))
-    table = Table("side", *columns, title=f"{algorithm} on {env}, {timesteps:,} steps, settings of {peer}")
-    for side in both:
+    names = ("steps/s", "of processor", f"seconds to {bar:g}", "final return", "final success")
+    title = f"{algorithm} on {env}, {timesteps:,} steps, settings of {peer}"
+    table = Table("side", *map(number, names), title=title)
+    for side in sides:
         reached = "not reached" if side.seconds_to_threshold is None else f"{side.seconds_to_threshold:.1f}"
         success = "" if side.final_success is None else f"{side.final_success:.0%}"
-        table.add_row(side.side, f"{side.steps_per_second:,.0f}", reached, f"{side.final_mean:.1f}", success)
+        speeds = f"{side.steps_per_second:,.0f}", f"{side.steps_per_cpu_second:,.0f}"
+        table.add_row(side.side, *speeds, reached, f"{side.final_mean:.1f}", success)
     print_text(table)
-    say(f"steps/s: {ratio:.2f} × stable-baselines3")
+    for name, ratio in ratios.items():
+        say(f"steps per processor second: {ratio:.2f} × {name}")
+    for why in missing:
+        say(why, err=True)

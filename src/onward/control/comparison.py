@@ -1,19 +1,23 @@
-"""Comparison of Onward and stable-baselines3 on one task, one machine and one clock.
+"""Comparison of Onward, stable-baselines3 and SBX (its JAX version) on one task, one machine and one clock.
 
-Both sides are judged by the same greedy episodes from the same starts, with the clock stopped meanwhile.
-stable-baselines3 gets our settings, translated one by one (``translated``), so that only the implementations
-differ.
+Every side is judged by the same greedy episodes from the same starts, with the clock stopped meanwhile. The
+peers get our settings, translated one by one (``peer_settings``), so that only the implementations differ.
+Their environments do not draw: with a render mode LunarLander keeps a body for every engine firing, and its
+steps take up to 20 times as long.
 """
 
 from __future__ import annotations
 
+import importlib
+import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,15 +26,14 @@ from onward.control.core.config import Config
 from onward.control.core.contract import Environments
 from onward.control.core.seeds import Seeds
 from onward.control.core.spaces import ActionSpec, Obs
+from onward.control.core.threads import denormals_flushed
 from onward.control.environments import make
 from onward.control.evaluation.evaluate import EPISODES, SLOTS, Actor, play, success_rule
+from onward.control.peer_settings import PEERS, translated, translated_for_sbx
 from onward.control.policies.policy import Policy
 from onward.control.running import presets
 from onward.control.running.runs import Folder, RunConfig
 from onward.errors import ControlError, MissingExtraError
-
-PEERS = ("ppo", "dqn", "sac")
-"""Algorithms that stable-baselines3 has too."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,16 @@ class Race:
     threads: int = 1
 
 
+class Look(NamedTuple):
+    """One evaluation; seconds are of training so far."""
+
+    step: int
+    seconds: float
+    cpu_seconds: float
+    mean: float
+    """Greedy mean return."""
+
+
 @dataclass(frozen=True)
 class Outcome:
     """Result of one side; seconds are of training alone."""
@@ -64,12 +77,16 @@ class Outcome:
     steps_to_threshold: int | None
     final_mean: float
     final_success: float | None
-    curve: list[tuple[int, float, float]] = field(default_factory=list)
-    """(step, seconds, greedy mean return) of each evaluation."""
+    curve: list[Look] = field(default_factory=list)
+    cpu_seconds_to_threshold: float | None = None
 
     @property
     def steps_per_second(self) -> float:
         return self.steps / max(self.seconds, 1e-9)
+
+    @property
+    def steps_per_cpu_second(self) -> float:
+        return self.steps / max(self.cpu_seconds, 1e-9)
 
     def as_dict(self) -> dict[str, Any]:
         """Returns plain JSON values."""
@@ -96,10 +113,10 @@ class _Clock:
         return self._ended
 
     @contextmanager
-    def paused(self) -> Iterator[float]:
-        """Stops the clock for the block; yields the wall seconds so far."""
+    def paused(self) -> Iterator[tuple[float, float]]:
+        """Stops the clock for the block; yields the (wall, processor) seconds so far."""
         before = self._now()
-        yield before[0]
+        yield before
         wall, cpu = self._now()
         self._began = self._began[0] + wall - before[0], self._began[1] + cpu - before[1]
 
@@ -110,28 +127,39 @@ class _Judge:
     def __init__(self, race: Race) -> None:
         self.race = race
         self.env: Environments = make(race.env, SLOTS)
-        self.curve: list[tuple[int, float, float]] = []
+        self.curve: list[Look] = []
         self._seeds = Seeds(race.seed).child("comparison")
 
-    def look(self, actor: Actor, step: int, seconds: float) -> bool:
-        """Evaluates the side; True where it has reached the threshold by now."""
+    def look(self, actor: Actor, step: int, spent: tuple[float, float]) -> bool:
+        """Evaluates the side after ``spent`` (wall, processor) seconds. Returns True where it has reached the
+        threshold by now."""
         mean = play(actor, self.env, self.race.check_episodes, self._seeds.integer("look")).mean
-        self.curve.append((step, seconds, mean))
+        self.curve.append(Look(step, *spent, mean))
         return self._reached() is not None
 
-    def _reached(self) -> tuple[int, float, float] | None:
-        return next((look for look in self.curve if look[2] >= self.race.threshold), None)
+    def _reached(self) -> Look | None:
+        return next((look for look in self.curve if look.mean >= self.race.threshold), None)
 
     def outcome(self, side: str, actor: Actor, steps: int, clock: _Clock) -> Outcome:
         """Makes the last evaluation and plays the final episodes."""
-        seconds, cpu_seconds = clock.stop()
+        spent = clock.stop()
         if self._reached() is None:
-            self.look(actor, steps, seconds)
+            self.look(actor, steps, spent)
         rule = success_rule(self.env.spec)
         final = play(actor, self.env, EPISODES, self._seeds.integer("final"), rule=rule)
-        reached = self._reached() or (None, None, None)
-        mean, success = final.mean, final.success
-        return Outcome(side, steps, seconds, cpu_seconds, reached[1], reached[0], mean, success, self.curve)
+        reached = self._reached()
+        return Outcome(
+            side=side,
+            steps=steps,
+            seconds=spent[0],
+            cpu_seconds=spent[1],
+            seconds_to_threshold=reached and reached.seconds,
+            steps_to_threshold=reached and reached.step,
+            final_mean=final.mean,
+            final_success=final.success,
+            curve=self.curve,
+            cpu_seconds_to_threshold=reached and reached.cpu_seconds,
+        )
 
 
 # Our side.
@@ -165,8 +193,8 @@ def ours(race: Race) -> Outcome:
         if event["event"] != "row" or step < due or step >= race.timesteps:
             return
         due = step + race.check_every
-        with clock.paused() as seconds:
-            reached = judge.look(Policy(trainer.algorithm.networks(), race.env), step, seconds)
+        with clock.paused() as spent:
+            reached = judge.look(Policy(trainer.algorithm.networks(), race.env), step, spent)
         if reached and race.stop:
             clock.stop()
             trainer.stop()
@@ -180,11 +208,11 @@ def ours(race: Race) -> Outcome:
     return judge.outcome("onward", actor, trainer.algorithm.steps, clock)
 
 
-# The side of stable-baselines3.
+# The peers' sides.
 
 
 class ModelActor:
-    """Adapts a stable-baselines3 model to ``Actor``."""
+    """Adapts a model of stable-baselines3 or SBX to ``Actor``."""
 
     def __init__(self, model: Any, actions: ActionSpec, normalise: Callable[[Any], Any] | None) -> None:
         self._model, self._actions, self._normalise = model, actions, normalise
@@ -201,12 +229,28 @@ class ModelActor:
         return (2 * (given.reshape(len(given), -1) - low) / (high - low) - 1).astype(np.float32)
 
 
-def stable_baselines3(race: Race) -> Outcome:
+def stable_baselines3(race: Race, flushed: bool = False) -> Outcome:
     """Trains with stable-baselines3, in its own vector of environments.
+
+    ``flushed``: rounds denormal numbers to 0 as our trainer does; stable-baselines3 as shipped keeps them.
+    Raises ControlError for settings that it does not have, MissingExtraError where it is not installed.
+    """
+    sb3 = _installed("stable_baselines3", "stable-baselines3")
+    return _peer(race, sb3, translated(race.settings), flushed)
+
+
+def sbx(race: Race) -> Outcome:
+    """Trains with SBX, stable-baselines3 in JAX; the time to compile its updates counts.
 
     Raises ControlError for settings that it does not have, MissingExtraError where it is not installed.
     """
-    sb3 = _sb3()
+    _installed("stable_baselines3", "stable-baselines3")
+    os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")  # read when jax is imported
+    library = _installed("sbx", "SBX", extra="sbx")
+    return _peer(race, library, translated_for_sbx(race.settings), flushed=False)
+
+
+def _peer(race: Race, library: Any, words: dict[str, Any], flushed: bool) -> Outcome:
     import torch
     from stable_baselines3.common.callbacks import BaseCallback
     from stable_baselines3.common.env_util import make_vec_env
@@ -215,15 +259,15 @@ def stable_baselines3(race: Race) -> Outcome:
     torch.set_num_threads(race.threads)
     judge, settings = _Judge(race), race.settings
     seed = Seeds(race.seed).integer("stable-baselines3")
-    env = make_vec_env(race.env, settings.num_envs, seed=seed)
+    env = make_vec_env(race.env, settings.num_envs, seed=seed, env_kwargs={"render_mode": None})
     normalise = None
     wanted: Any = settings
     if getattr(wanted, "normalise_obs", False) or getattr(wanted, "scale_rewards", False):
         rewards = getattr(wanted, "scale_rewards", False)
         env = VecNormalize(env, norm_obs=wanted.normalise_obs, norm_reward=rewards, gamma=settings.gamma)
         normalise = env.normalize_obs
-    kind = {"ppo": sb3.PPO, "dqn": sb3.DQN, "sac": sb3.SAC}[settings.algorithm]
-    model = kind("MlpPolicy", env, seed=seed, device="cpu", **translated(settings))
+    kind = getattr(library, settings.algorithm.upper())
+    model = kind("MlpPolicy", env, seed=seed, device="cpu", **words)
     actor = ModelActor(model, judge.env.spec.actions, normalise)
 
     class Look(BaseCallback):
@@ -233,90 +277,51 @@ def stable_baselines3(race: Race) -> Outcome:
             if self.num_timesteps < self.due or self.num_timesteps >= race.timesteps:
                 return True
             self.due = self.num_timesteps + race.check_every
-            with clock.paused() as seconds:
-                reached = judge.look(actor, self.num_timesteps, seconds)
+            with clock.paused() as spent:
+                reached = judge.look(actor, self.num_timesteps, spent)
             return not (reached and race.stop)
 
-    clock = _Clock()
-    model.learn(race.timesteps, callback=Look())
-    return judge.outcome("stable-baselines3", actor, model.num_timesteps, clock)
+    with denormals_flushed(flushed):
+        clock = _Clock()
+        model.learn(race.timesteps, callback=Look())
+        clock.stop()
+    name = "SBX" if library.__name__ == "sbx" else "stable-baselines3" + ", flushed" * flushed
+    return judge.outcome(name, actor, model.num_timesteps, clock)
 
 
-def translated(settings: Config) -> dict[str, Any]:
-    """Translates our settings to stable-baselines3's. Raises ControlError for those that it lacks."""
-    s: Any = settings
-    if settings.algorithm not in PEERS:
-        raise ControlError(
-            f"stable-baselines3 has no {settings.algorithm} that compares: use {', '.join(PEERS)}."
-        )
-    from torch import nn
-
-    if s.layer_norm or s.bonus != "none":
-        raise ControlError("stable-baselines3 has neither layer norm nor bonuses: compare without them.")
-    activation = {"tanh": nn.Tanh, "relu": nn.ReLU}[s.activation]
-    policy: dict[str, Any] = {"net_arch": list(s.hidden), "activation_fn": activation}
-    words = {"learning_rate": _schedule(s.learning_rate, s.lr_schedule), "gamma": s.gamma}
-    words |= {"batch_size": s.batch_size, "policy_kwargs": policy}
-    if settings.algorithm == "ppo":
-        policy["log_std_init"] = s.log_std
-        return words | {
-            "n_steps": s.n_steps,
-            "n_epochs": s.epochs,
-            "gae_lambda": s.gae_lambda,
-            "clip_range": _schedule(s.clip, s.clip_schedule),
-            "clip_range_vf": s.value_clip,
-            "ent_coef": s.entropy_coef,
-            "vf_coef": s.value_coef,
-            "max_grad_norm": s.max_grad_norm,
-            "target_kl": s.target_kl,
-        }
-    # stable-baselines3 has one burst per step of all slots; ours has one per ``train_every`` steps.
-    bursts = max(1, s.num_envs // s.train_every)
-    words |= {
-        "buffer_size": s.buffer_size,
-        "learning_starts": s.learning_starts,
-        "train_freq": max(1, s.train_every // s.num_envs),
-        "gradient_steps": s.gradient_steps if s.gradient_steps < 0 else s.gradient_steps * bursts,
-        "tau": s.tau,
-        "n_steps": s.n_step,
-    }
-    return words | (_dqn(s) if settings.algorithm == "dqn" else _sac(s))
-
-
-def _dqn(s: Any) -> dict[str, Any]:
-    if s.double or s.dueling or s.prioritised or s.ensemble > 1 or s.loss != "huber" or s.epsilon_decay:
-        raise ControlError(
-            "stable-baselines3's DQN has no Double, dueling, prioritised, ensemble, mse or multiplicative "
-            "epsilon: compare without them (double=false, loss=huber)."
-        )
-    return {
-        "target_update_interval": s.target_every,
-        "exploration_initial_eps": s.epsilon_start,
-        "exploration_final_eps": s.epsilon_end,
-        "exploration_fraction": s.epsilon_fraction,
-        "max_grad_norm": s.max_grad_norm or float("inf"),
-    }
-
-
-def _sac(s: Any) -> dict[str, Any]:
-    if s.action_noise != "none":
-        raise ControlError("stable-baselines3 is given no action noise here: compare with action_noise=none.")
-    return {
-        "ent_coef": "auto" if s.temperature is None else s.temperature,
-        "target_entropy": "auto" if s.target_entropy is None else s.target_entropy,
-    }
-
-
-def _schedule(start: float, kind: str) -> Any:
-    return (lambda left: start * left) if kind == "linear" else start
-
-
-def _sb3() -> Any:
+def _installed(module: str, name: str, extra: str = "bench") -> Any:
     try:
-        import stable_baselines3
+        return importlib.import_module(module)
     except ImportError:
-        raise MissingExtraError("bench", "Comparing with stable-baselines3") from None
-    return stable_baselines3
+        raise MissingExtraError(extra, f"Comparing with {name}") from None
+
+
+SIDES: dict[str, Callable[[Race], Outcome]] = {
+    "onward": ours,
+    "stable-baselines3": stable_baselines3,
+    "stable-baselines3, flushed": partial(stable_baselines3, flushed=True),
+    "SBX": sbx,
+}
+"""Every side, ours first. Only the last one may be missing where stable-baselines3 is installed."""
+
+
+def compare(race: Race) -> tuple[list[Outcome], list[str]]:
+    """Runs every side, ours first. Returns the outcomes, and why SBX is missing where it is.
+
+    Raises ControlError for settings that stable-baselines3 does not have, MissingExtraError where it is not
+    installed.
+    """
+    translated(race.settings)
+    _installed("stable_baselines3", "stable-baselines3")
+    outcomes, missing = [], list[str]()
+    for name, side in SIDES.items():
+        try:
+            outcomes.append(side(race))
+        except (ControlError, MissingExtraError) as error:
+            if name != "SBX":
+                raise
+            missing.append(str(error))
+    return outcomes, missing
 
 
 # Settings of both sides.

@@ -359,8 +359,15 @@ def test_what_came_out_is_said_with_the_solve_episode() -> None:
         "seed": 1, "steps": 64896, "updates": 32, "seconds": 8.0, "steps_per_second": 8112.0, "end": "solved",
         "threshold": 475.0, "solved": {"episode": 294, "step": 64896, "seconds": 7.5},
         "final": {"episodes": 100, "return": 500.0, "std": 0.0, "success": 1.0},
+        "streams": {"cost": 12.25},
+        "evaluation": {"share": 0.148, "limit": 0.15, "left_out": 3, "shortened": 1},
     }  # fmt: skip
-    first, second = outcome(summary, Path("runs/x"))
+    first, second, cost, evaluations = outcome(summary, Path("runs/x"))
+    assert cost == "  cost per episode: 12.25 at the end"
+    assert evaluations == (
+        "  evaluations took 15% of the time; for a limit of 15% (--eval-share) "
+        "3 were left out and 1 shortened."
+    )
     assert (
         first == "seed 1: solved at episode 294 (step 64,896, 7.5 s); 64,896 steps in 8.0 s, 8,112 a second."
     )

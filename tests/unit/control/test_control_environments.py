@@ -209,7 +209,7 @@ def test_what_cannot_be_repeated_is_not_resumed() -> None:
     envs = make(Unseeded, 1)
     envs.reset(0)
     envs.step(np.zeros(1, np.int64))
-    with pytest.raises(ControlError, match="does not repeat itself"):
+    with pytest.raises(ControlError, match="led Unseeded to another observation"):
         make(Unseeded, 1).load_state_dict(envs.state_dict())
 
 

@@ -106,3 +106,4 @@ def test_times_go_on_from_earlier_sessions(monkeypatch: pytest.MonkeyPatch) -> N
 class _Clock:
     def __init__(self, ticks: Any) -> None:
         self.perf_counter = lambda: next(ticks)
+        self.process_time = lambda: 0.0

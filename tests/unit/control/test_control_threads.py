@@ -13,7 +13,7 @@ from onward.control.core.threads import denormals_flushed, use_threads
 @pytest.fixture(autouse=True)
 def as_before():
     threads = torch.get_num_threads()
-    with threadpool_limits(None):
+    with threadpool_limits(None), denormals_flushed(False):
         yield
     torch.set_num_threads(threads)
 
@@ -34,9 +34,12 @@ def test_denormal_numbers_are_rounded_to_zero_while_a_run_trains_so_that_adam_st
         return float(torch.tensor([1e-30]) * 1e-9)
 
     assert product() != 0.0
+    use_threads(1)
+    assert product() == 0.0
+    torch.set_flush_denormal(False)
     with denormals_flushed():
         assert product() == 0.0 == float(np.float32(1e-30) * np.float32(1e-9))
-        with denormals_flushed():
-            pass
+        with denormals_flushed(False):
+            assert product() != 0.0
         assert product() == 0.0
     assert product() != 0.0

@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from numpy.typing import NDArray
 
 from onward.control.core.contract import Environments, EnvSpec, Flags, Step
+from onward.control.core.normalise import RunningNorm
 from onward.control.core.spaces import ActionKind, Obs
+from onward.errors import ControlError
 
 if TYPE_CHECKING:
     from onward.control.core.seeds import Seeds
@@ -95,6 +97,19 @@ class Algorithm(ABC):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continues from ``state``. The arrays belong to the algorithm afterwards."""
 
+    @abstractmethod
+    def start_from(self, state: dict[str, Any]) -> None:
+        """Takes over what a run of the same algorithm has learned (its ``state_dict``): weights, moments of
+        the optimiser, statistics of observations. Steps, collected data and generators stay new.
+
+        Raises ControlError or RuntimeError where the weights do not fit.
+        """
+
+    def environments_reset(self) -> None:
+        """Discards the data of running episodes: the environments were reset from outside. (A replay memory
+        notices by itself.)"""
+        return None
+
     def parameters_finite(self) -> bool:
         """False where a learned number of the policy is NaN or infinite."""
         return self.networks().finite()
@@ -137,3 +152,11 @@ class AsynchronousAlgorithm(Algorithm):
         ``make_envs(worker)`` is picklable and makes a worker's own environments inside that worker.
         ``on_progress`` runs in the calling process; training stops soon after it returns False.
         """
+
+
+def take_norm(norm: RunningNorm | None, saved: dict[str, Any] | None) -> None:
+    """Restores saved statistics of observations. Raises ControlError where only one side normalises."""
+    if (norm is None) != (saved is None):
+        raise ControlError("only one of the two has normalise_obs")
+    if norm is not None and saved is not None:
+        norm.load_state_dict(saved)

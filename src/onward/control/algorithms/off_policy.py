@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from onward.control.algorithms.base import Algorithm
+from onward.control.algorithms.base import Algorithm, take_norm
 from onward.control.core.config import OffPolicyConfig
 from onward.control.core.contract import EnvSpec, Step
 from onward.control.core.normalise import normalised, observation_norm
@@ -98,6 +98,10 @@ class OffPolicy(Algorithm):
         self.steps += self.num
         if not warm:
             self._owed += self.num
+
+    def environments_reset(self) -> None:
+        """Every slot is alive again; the memory cuts the last steps at the next ``add``."""
+        self.replay.alive = None
 
     def due(self) -> bool:
         return self._owed >= self.config.train_every
@@ -197,10 +201,12 @@ class OffPolicy(Algorithm):
         self.replay.load_state_dict(state["replay"])
         self._explore.bit_generator.state = state["explore"]
         self._torch_generator.set_state(state["torch_generator"])
-        if self.norm is not None:
-            self.norm.load_state_dict(state["norm"])
         if self.bonus is not None:
             self.bonus.load_state_dict(state["bonus"])
+        self.start_from(state)
+
+    def start_from(self, state: dict[str, Any]) -> None:
+        take_norm(self.norm, state["norm"])
         for name, weights in state["weights"].items():
             with torch.no_grad():
                 self.flats[name].tensor.copy_(weights)

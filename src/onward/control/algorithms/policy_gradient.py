@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import torch
 
 from onward.control.algorithms.actor_critic import ActorCritic
-from onward.control.algorithms.base import Algorithm
+from onward.control.algorithms.base import Algorithm, take_norm
 from onward.control.core.config import NetworkConfig
 from onward.control.core.contract import EnvSpec
 from onward.control.core.normalise import normalised, observation_norm
@@ -58,8 +58,10 @@ class PolicyGradient(Algorithm):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.start_from(state)
         self.steps = int(state["steps"])
+
+    def start_from(self, state: dict[str, Any]) -> None:
         self.net.load_parameters(torch.as_tensor(state["parameters"]))
         self.optimiser.load_state_dict(state["adam"])
-        if self.norm is not None:
-            self.norm.load_state_dict(state["norm"])
+        take_norm(self.norm, state["norm"])

@@ -75,6 +75,11 @@ class PPO(PolicyGradient):
                 self.scale.update(step.reward, step.ended, self._alive)
         self._alive = step.alive
 
+    def environments_reset(self) -> None:
+        """Discards the steps since the last update."""
+        self.rollout.clear()
+        self._alive = None
+
     def due(self) -> bool:
         return self.rollout.full
 

@@ -87,6 +87,10 @@ class QLearning(Algorithm):
         self._alive = step.alive
         self.steps += self.num
 
+    def environments_reset(self) -> None:
+        """Every slot is alive again; stored steps stay whole."""
+        self._alive = None
+
     def due(self) -> bool:
         return bool(self._pending)
 
@@ -126,15 +130,18 @@ class QLearning(Algorithm):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.start_from(state)
         self.steps = int(state["steps"])
+        self._pending = [(s, a, r, f, t, list(legal)) for s, a, r, f, t, legal in state["pending"]]
+        self._alive = None if state["alive"] is None else np.asarray(state["alive"])
+        self._rng.bit_generator.state = state["rng"]
+
+    def start_from(self, state: dict[str, Any]) -> None:
         self._index = {}
         if len(state["states"]):
             self._states(np.asarray(state["states"], np.float32))
         self._table[: len(self._index)] = state["table"]
         self._visits[: len(self._index)] = state["visits"]
-        self._pending = [(s, a, r, f, t, list(legal)) for s, a, r, f, t, legal in state["pending"]]
-        self._alive = None if state["alive"] is None else np.asarray(state["alive"])
-        self._rng.bit_generator.state = state["rng"]
 
     def _state_rows(self, count: int) -> NDArray[np.uint8]:
         """Returns (count, width) zeros and ones of the first ``count`` states."""

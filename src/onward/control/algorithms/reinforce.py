@@ -55,6 +55,11 @@ class Reinforce(PolicyGradient):
                 final += 1
         self._alive = np.ones(self.num, np.bool_) if step.alive is None else step.alive.copy()
 
+    def environments_reset(self) -> None:
+        """Discards unfinished episodes."""
+        self._open = [[] for _ in range(self.num)]
+        self._alive = np.ones(self.num, np.bool_)
+
     def due(self) -> bool:
         return len(self._done) >= self.config.episodes
 

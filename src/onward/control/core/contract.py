@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onward.control.core.spaces import ActionSpec, Layout, Obs
+from onward.control.core.streams import Streams
 
 Flags = NDArray[np.bool_]
 LONGEST_EPISODE = 10_000
@@ -43,6 +44,12 @@ class Step:
     action_mask: Flags | None = None
     """(N, actions) legal actions in ``obs``; None: all."""
     info: dict[str, Any] = field(default_factory=dict)
+    """``final_info`` of ended slots, and ``streams``."""
+
+    @property
+    def streams(self) -> Streams:
+        """Name → (N,) numbers beside the reward, such as ``cost``; most environments have none."""
+        return self.info.get("streams", {})
 
     @property
     def ended(self) -> Flags:

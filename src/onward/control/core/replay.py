@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from onward.control.core.contract import EnvSpec, Flags, Step
 from onward.control.core.spaces import Obs, copy, put, rows_of, take, zeros
+from onward.control.core.streams import Streams
 from onward.control.core.sum_tree import SumTree
 from onward.errors import ControlError
 
@@ -44,6 +45,8 @@ class Batch:
     """(B,) rows in the memory, for ``Replay.set_priorities``."""
     next_mask: Any = None
     """(B, actions) legal actions in ``next_obs``; None where the environment has no masks."""
+    streams: Any = None
+    """Name → (B,) numbers beside the reward, summed as ``returns``; None where there are none."""
 
     def tensors(self) -> Batch:
         """Returns the batch as torch tensors that share the memory; ``rows`` stays an array."""
@@ -131,6 +134,7 @@ class Replay:
         self._finals = zeros(spec.layout, (0,))
         self._free: list[int] = []
         self._masks: Flags | None = None
+        self._streams: Streams = {}
         self._head = 0  # the row that the next step is written to
         self._filled = 0  # rows that hold steps
         self.alive: Flags | None = None  # slots that act next; None: all
@@ -155,6 +159,10 @@ class Replay:
         put(self._obs, cells, obs)
         self._actions[cells] = np.clip(actions, -1.0, 1.0) if self._box else actions
         self._rewards[cells] = step.reward
+        for name in step.streams:
+            self._streams.setdefault(name, np.zeros(len(self._rewards), np.float32))
+        for name, stored in self._streams.items():
+            stored[cells] = step.streams.get(name, 0.0)
         ending = np.where(step.terminated, TERMINATED, np.where(step.truncated, CUT, RUNNING))
         if self.alive is not None:
             ending[~self.alive] = DEAD
@@ -182,7 +190,7 @@ class Replay:
             cells, probability = self._tree.sample(size, self._rng)
             weights = (len(self) * probability) ** -beta
             weights = (weights / weights.max()).astype(np.float32)
-        returns, last, discount = self._windows(cells)
+        (returns, *sums), last, discount = self._windows(cells)
         following = (last + self.num) % len(self._rewards)
         next_obs = take(self._obs, following)
         at = self._final_at[last]
@@ -202,6 +210,7 @@ class Replay:
             weights,
             cells,
             next_mask,
+            dict(zip(self._streams, sums, strict=True)) or None,
         )
 
     def set_priorities(self, rows: NDArray[np.int64], errors: NDArray[Any]) -> None:
@@ -223,6 +232,7 @@ class Replay:
             "finals": self._finals,
             "free": list(self._free),
             "masks": None if self._masks is None else self._masks[:used],
+            "streams": {name: stored[:used] for name, stored in self._streams.items()},
             "head": self._head,
             "filled": self._filled,
             "alive": self.alive,
@@ -249,6 +259,10 @@ class Replay:
         if state["masks"] is not None:
             self._masks = np.ones((len(self._rewards), state["masks"].shape[1]), bool)
             self._masks[part] = state["masks"]
+        self._streams = {}
+        for name, stored in state.get("streams", {}).items():
+            self._streams[name] = np.zeros(len(self._rewards), np.float32)
+            self._streams[name][part] = stored
         self._head, self._filled = int(state["head"]), int(state["filled"])
         self.alive = None if state["alive"] is None else np.array(state["alive"])
         self._expected = None
@@ -271,9 +285,11 @@ class Replay:
 
     def _windows(
         self, cells: NDArray[np.int64]
-    ) -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.float32]]:
-        """Returns windows from ``cells``: (returns, cell of the last step, γᵐ or 0 if terminated)."""
-        returns = self._rewards[cells]
+    ) -> tuple[list[NDArray[np.float32]], NDArray[np.int64], NDArray[np.float32]]:
+        """Returns windows from ``cells``: (sums of the rewards and of each stream, cell of the last step, γᵐ
+        or 0 if terminated)."""
+        stored = [self._rewards, *self._streams.values()]
+        sums = [values[cells] for values in stored]
         last = cells
         discount = np.full(len(cells), self.gamma, np.float32)
         if self.n_step > 1:
@@ -286,10 +302,11 @@ class Replay:
                 if not len(going):
                     break
                 last[going] = (last[going] + self.num) % len(self._rewards)
-                returns[going] += discount[going] * self._rewards[last[going]]
+                for total, values in zip(sums, stored, strict=True):
+                    total[going] += discount[going] * values[last[going]]
                 discount[going] *= np.float32(self.gamma)
         discount *= self._ending[last] != TERMINATED
-        return returns, last, discount
+        return sums, last, discount
 
     def _advance(self, step: Step) -> None:
         self._head = (self._head + 1) % self.rows

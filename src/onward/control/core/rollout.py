@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from onward.control.core.contract import Flags, Step
 from onward.control.core.spaces import ActionSpec, Layout, Obs, copy, put, take, zeros
+from onward.control.core.streams import Streams
 
 Floats = NDArray[np.float32]
 Final = tuple[int, NDArray[np.intp], Obs]
@@ -37,6 +38,8 @@ class Rollout:
         """False where a slot needed no action: nothing is learned from there."""
         self.masks: Flags | None = None
         """(T, N, actions) legal actions; None until a mask was seen."""
+        self.streams: Streams = {}
+        """Name → (T, N) numbers beside the reward, of the names seen so far."""
         self.finals: list[Final] = []
 
     @property
@@ -67,6 +70,10 @@ class Rollout:
             self.masks = np.ones((self.steps, *mask.shape), np.bool_)
         if self.masks is not None:
             self.masks[t] = True if mask is None else mask
+        for name in step.streams:
+            self.streams.setdefault(name, np.zeros((self.steps, self.num), np.float32))
+        for name, rows in self.streams.items():
+            rows[t] = step.streams.get(name, 0.0)
         if step.final_obs is not None:
             self.finals.append((t, np.flatnonzero(step.ended), step.final_obs))
         self.at = t + 1
@@ -104,6 +111,7 @@ class Rollout:
             "obs": copy(take(self.obs, np.s_[: t + 1])),
             "masks": None if self.masks is None else self.masks[:t].copy(),
             "finals": [[time, slots.copy(), copy(rows)] for time, slots, rows in self.finals],
+            "streams": {name: rows[:t].copy() for name, rows in self.streams.items()},
             **{name: getattr(self, name)[:t].copy() for name in _ROWS},
         }
 
@@ -117,6 +125,10 @@ class Rollout:
         if state["masks"] is not None:
             self.masks = np.ones((self.steps, *np.shape(state["masks"])[1:]), np.bool_)
             self.masks[:t] = state["masks"]
+        self.streams = {}
+        for name, rows in state.get("streams", {}).items():
+            self.streams[name] = np.zeros((self.steps, self.num), np.float32)
+            self.streams[name][:t] = rows
         self.finals = [(int(time), np.asarray(slots), rows) for time, slots, rows in state["finals"]]
 
 

@@ -16,6 +16,7 @@ import ctypes
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from threadpoolctl import threadpool_limits
 
@@ -24,6 +25,7 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 
 def use_threads(count: int) -> None:
     """Sets ``count`` threads for the products of numpy and PyTorch, and keeps memory, in the whole process.
+    Rounds denormal numbers to 0 in the calling thread.
 
     PyTorch is not imported for this: some algorithms do not need it.
     """
@@ -32,6 +34,7 @@ def use_threads(count: int) -> None:
     torch = sys.modules.get("torch")
     if torch is not None:
         torch.set_num_threads(count)
+        torch.set_flush_denormal(True)
 
 
 def _keep_memory() -> None:
@@ -45,16 +48,37 @@ def _keep_memory() -> None:
 
 
 @contextmanager
-def denormals_flushed() -> Iterator[None]:
-    """Rounds denormal results of the calling thread to 0 for the block, those of numpy too. Does nothing
-    where PyTorch is not loaded. Threads that PyTorch started before are not covered."""
+def denormals_flushed(flushed: bool = True) -> Iterator[None]:
+    """Rounds denormal results of the calling thread to 0 for the block, those of numpy too.
+
+    ``flushed`` False keeps them. Does nothing where PyTorch is not loaded. Threads that PyTorch started
+    before are not covered.
+    """
     torch = sys.modules.get("torch")
     if torch is None:
         yield
         return
-    before = float(torch.tensor([1e-30]) * 1e-9) == 0.0
-    torch.set_flush_denormal(True)
+    before = _flushed(torch)
+    torch.set_flush_denormal(flushed)
     try:
         yield
     finally:
         torch.set_flush_denormal(before)
+
+
+def _flushed(torch: Any) -> bool:
+    return float(torch.tensor([1e-30]) * 1e-9) == 0.0
+
+
+@contextmanager
+def threads_kept() -> Iterator[None]:
+    """Restores the threads and the treatment of denormal numbers after the block: for programs that compute
+    something else too. Memory is kept from then on."""
+    import torch
+
+    threads = torch.get_num_threads()
+    with threadpool_limits(None), denormals_flushed(_flushed(torch)):
+        try:
+            yield
+        finally:
+            torch.set_num_threads(threads)

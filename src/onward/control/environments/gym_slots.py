@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from onward.control.core.contract import Environments, EnvSpec, Flags, Step
 from onward.control.core.seeds import Seeds
 from onward.control.core.spaces import Obs, ObsFlattener, copy, take, to_env, zeros
+from onward.control.core.streams import streams_of
 from onward.control.environments.checked_env import CheckedEnv
 from onward.errors import ControlError
 
@@ -71,8 +72,10 @@ class GymSlots(Environments):
         reward = np.zeros(self.num, np.float32)
         terminated, truncated = np.zeros(self.num, np.bool_), np.zeros(self.num, np.bool_)
         final_infos: dict[int, Any] = {}
+        every_info: list[dict[str, Any]] = []
         for slot, env in enumerate(self.slots):
             raw, reward[slot], terminated[slot], cut, info = env.step(given[slot])
+            every_info.append(info)
             self._flattener.write(raw, obs, slot)
             truncated[slot] = cut and not terminated[slot]
             if terminated[slot] or cut:
@@ -86,7 +89,9 @@ class GymSlots(Environments):
             else:
                 taken.append(given[slot])
         self._obs = obs
-        infos = {"final_info": final_infos} if final_infos else {}
+        infos: dict[str, Any] = {"final_info": final_infos} if final_infos else {}
+        if streams := streams_of(every_info, self.spec.id):
+            infos["streams"] = streams
         return Step(copy(obs), reward, terminated, truncated, final_obs, None, _copied(self._mask), infos)
 
     def _restart(self, obs: Obs, slots: list[int]) -> tuple[Obs, dict[int, dict[str, Any]]]:
@@ -132,9 +137,8 @@ class GymSlots(Environments):
                 self._note_mask(slot, info)
         if not _equal(self._obs, state["obs"]):
             raise ControlError(
-                f"{self.spec.id} does not repeat itself: from the same random state the same actions led to "
-                f"another observation than the saved one; start anew, or draw everything in it from "
-                f"self.np_random."
+                f"from the same random state the same actions led {self.spec.id} to another observation than "
+                f"the saved one; its episodes repeat only where it draws everything from self.np_random"
             )
         return copy(self._obs), _copied(self._mask)
 

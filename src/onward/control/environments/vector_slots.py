@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from onward.control.core.contract import Environments, EnvSpec, Flags, Step
 from onward.control.core.seeds import Seeds
 from onward.control.core.spaces import Obs, ObsFlattener, take, to_env, zeros
+from onward.control.core.streams import split_infos, streams_of
 from onward.errors import ControlError, EnvironmentFault
 
 if TYPE_CHECKING:
@@ -83,6 +84,11 @@ class VectorSlots(Environments):
         self._check_finite("the reward", rewards)
         if final_obs is not None:
             self._check_finite("a last observation", final_obs)
+        told: dict[str, Any] = {}
+        if final_obs is not None:
+            told["final_info"] = _by_slot(infos, np.flatnonzero(ended))
+        if streams := streams_of(split_infos(infos, self.num), self.spec.id):
+            told["streams"] = streams
         return Step(
             obs,
             rewards,
@@ -90,7 +96,7 @@ class VectorSlots(Environments):
             ended & ~terminated,
             final_obs,
             action_mask=self._masks(),
-            info={"final_info": _by_slot(infos, np.flatnonzero(ended))} if final_obs is not None else {},
+            info=told,
         )
 
     def _final_obs(self, infos: dict[str, Any], slots: NDArray[np.intp]) -> Obs:

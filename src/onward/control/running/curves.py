@@ -88,18 +88,18 @@ def _finding(groups: dict[str, _Seeds], env: str, threshold: float | None) -> st
 def _figure(groups: dict[str, _Seeds], env: str, threshold: float | None, style: plotting.Style) -> Any:
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(8, 6.4), layout="constrained")
+    metrics = {
+        "eval_return": "greedy evaluation: mean return",
+        "return_mean": "training: mean return of the last 100 episodes",
+        **{f"{name}_mean": f"training: {name} per episode" for name in _streams(groups)},
+    }
+    figure = Figure(figsize=(8, 3.2 * len(metrics)), layout="constrained")
     plotting.title(figure, _finding(groups, env, threshold))
-    panels: Any = figure.subplots(2, 1, sharex=True)
-    for panel, metric, title in zip(
-        panels,
-        ("eval_return", "return_mean"),
-        ("greedy evaluation: mean return", "training: mean return of the last 100 episodes"),
-        strict=True,
-    ):
+    panels: Any = figure.subplots(len(metrics), 1, sharex=True)
+    for panel, (metric, title) in zip(panels, metrics.items(), strict=True):
         for colour, (name, group) in zip([*style.colours] * 4, groups.items(), strict=False):
             _curve(panel, band(group.rows, metric), colour, name)
-        if threshold is not None:
+        if threshold is not None and metric in ("eval_return", "return_mean"):
             panel.axhline(threshold, color=style.faint, linewidth=1, linestyle="--")
             panel.annotate(
                 f"solved: {threshold:g}", (0, threshold), xycoords=("axes fraction", "data"),
@@ -113,6 +113,13 @@ def _figure(groups: dict[str, _Seeds], env: str, threshold: float | None, style:
     if named is not None:
         named.legend(loc="best")
     return figure
+
+
+def _streams(groups: dict[str, _Seeds]) -> list[str]:
+    """Returns the streams (``core.streams``) that any run logged."""
+    columns = {name for group in groups.values() for rows in group.rows for row in rows for name in row}
+    found = (name.removesuffix("_mean") for name in columns if name.endswith("_mean"))
+    return sorted(name for name in found if name == "cost" or name.startswith("reward_"))
 
 
 def _groups(folders: Sequence[Path]) -> tuple[dict[str, _Seeds], str, float | None]:

@@ -125,8 +125,11 @@ class Events:
         self._writer.close()
 
 
-_GROUPS = {"return": "rollout", "length": "rollout", "episodes": "rollout", "eval": "eval", "share": "time",
-           "seconds": "time", "steps": "time"}  # fmt: skip
+_GROUPS = {
+    **dict.fromkeys(("return", "length", "episodes", "cost", "reward"), "rollout"),
+    **dict.fromkeys(("share", "seconds", "steps"), "time"),
+    "eval": "eval",
+}
 
 
 def tag(name: str) -> str:
@@ -138,8 +141,8 @@ class Times:
     """Seconds per part of a run, including earlier sessions."""
 
     def __init__(self, spent: Mapping[str, float] | None = None) -> None:
-        self.spent: dict[str, float] = {**dict.fromkeys((*PARTS, "total"), 0.0), **(spent or {})}
-        self._last = time.perf_counter()
+        self.spent: dict[str, float] = {**dict.fromkeys((*PARTS, "total", "processor"), 0.0), **(spent or {})}
+        self._last, self._last_processor = time.perf_counter(), time.process_time()
 
     @contextmanager
     def of(self, part: str) -> Iterator[None]:
@@ -158,6 +161,13 @@ class Times:
         self.spent["total"] += now - self._last
         self._last = now
         return self.spent["total"]
+
+    def processor(self) -> float:
+        """Returns the processor seconds of the run so far, without worker processes."""
+        now = time.process_time()
+        self.spent["processor"] += now - self._last_processor
+        self._last_processor = now
+        return self.spent["processor"]
 
     def shares(self) -> dict[str, float]:
         """Returns ``share_env`` … ``share_evaluate`` and ``share_other`` of all time; they add up to 1."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,8 @@ class RunConfig:
     """Steps between two evaluations; none means a twentieth of the run."""
     eval_episodes: Count = 20
     """Greedy episodes per evaluation, on seeds that training never uses."""
+    eval_share: Share = 0.15
+    """Largest share of the run's time for evaluations; beyond it they are shortened or left out."""
     checkpoint_every: Count | None = None
     """Steps between two saved states; none means a tenth of the run."""
     threshold: float | None = None
@@ -55,6 +57,8 @@ class RunConfig:
     """Stops at the first confirmed solution."""
     threads: Count = 1
     """Threads of numpy and PyTorch; 1 is fastest for small networks."""
+    start: str | None = None
+    """Folder of the run whose weights this one starts from; none means new weights."""
 
     def __post_init__(self) -> None:
         check_fields(self, "run")
@@ -165,6 +169,32 @@ class Folder:
     def read(self) -> RunConfig:
         """Returns the run's configuration. Raises ControlError where there is none."""
         return run_config(read_json(self.config, f"{self.path} holds no run"))
+
+
+def following(
+    start: Path, changes: dict[str, Any], algorithm: str | None = None, **fields_of_run: Any
+) -> RunConfig:
+    """Returns the configuration of a run that starts from the weights of the run in ``start``.
+
+    Its settings are that run's with ``changes``; its other fields are ``fields_of_run`` or their defaults,
+    except for the length, which is that run's. Raises ControlError where ``algorithm`` is another one.
+    """
+    before = Folder(start).read()
+    if algorithm not in (None, before.algorithm):
+        raise ControlError(
+            f"The run in {start} is one of {before.algorithm}, and its weights do not fit {algorithm}: "
+            f"leave the algorithm out, or start from a run of {algorithm}."
+        )
+    return RunConfig(
+        **{
+            "preset": before.preset,
+            "timesteps": before.timesteps,
+            **fields_of_run,
+            "algorithm": before.algorithm,
+            "settings": replace(before.settings, **changes),
+            "start": str(start.resolve()),
+        }
+    )
 
 
 def write_json(path: Path, document: dict[str, Any]) -> None:

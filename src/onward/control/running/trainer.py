@@ -1,7 +1,8 @@
 """The training loop, the same for every algorithm: collect, update, evaluate, save.
 
 Invariants: everything periodic is scheduled by environment steps alone (``_crossed``). So the number of slots
-does not matter, and a resumed run does at every step the same as the uninterrupted one.
+does not matter, and a resumed run does at every step the same as the uninterrupted one. Evaluations change
+nothing in training. Only which of them are left out, to save time, depends on the clock (``budget``).
 """
 
 from __future__ import annotations
@@ -10,13 +11,15 @@ import contextlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from time import perf_counter
 from typing import Any, Literal
 
 from onward.control.algorithms.base import Algorithm, AsynchronousAlgorithm, AsyncProgress
 from onward.control.algorithms.registry import algorithm_class, check_fits
-from onward.control.core.contract import Environments
+from onward.control.core.contract import Environments, EnvSpec, Flags
 from onward.control.core.seeds import Seeds
+from onward.control.core.spaces import Obs
 from onward.control.core.threads import denormals_flushed, use_threads
 from onward.control.evaluation.evaluate import (
     SLOTS,
@@ -27,7 +30,8 @@ from onward.control.evaluation.evaluate import (
     success_rule,
 )
 from onward.control.policies.policy import Policy
-from onward.control.running import checkpoint
+from onward.control.running import checkpoint, origin
+from onward.control.running.budget import EvaluationBudget
 from onward.control.running.log import Log, Means, Row, Times
 from onward.control.running.runs import Folder, RunConfig, write_json
 from onward.control.running.training_episodes import TrainingEpisodes
@@ -42,6 +46,8 @@ ROWS = 200
 """Rows of metrics per run, evenly spaced in steps."""
 Event = dict[str, Any]
 """Dict with ``event`` (started, row, evaluated, solved, saved or done) and always ``step``."""
+Watch = Callable[[Event], Any]
+"""Receives every event; False ends the run after the current step."""
 End = Literal["finished", "solved", "interrupted"]
 
 
@@ -57,9 +63,13 @@ class World:
     ``stopped()`` is true."""
 
 
-def world(run: RunConfig) -> World:
-    """Returns the real world of a run. Raises ControlError for an unknown algorithm."""
-    return World(_Make(run), algorithm_class(run.algorithm), _Evaluate(run))
+def world(run: RunConfig, source: Any = None) -> World:
+    """Returns the real world of a run; ``source``: what makes its environment instead of its id.
+
+    Raises ControlError for an unknown algorithm.
+    """
+    source = run.env if source is None else source
+    return World(_Make(run, source), algorithm_class(run.algorithm), _Evaluate(run, source))
 
 
 class Trainer:
@@ -69,7 +79,7 @@ class Trainer:
         self,
         run: RunConfig,
         folder: Folder,
-        watch: Callable[[Event], None] = lambda _: None,
+        watch: Watch = lambda _: None,
         of: World | None = None,
     ) -> None:
         """Creates environments and algorithm. Raises ControlError where they do not fit each other."""
@@ -77,9 +87,10 @@ class Trainer:
         self._world = of or world(run)
         self._seeds = Seeds(run.seed)
         self.envs = self._world.envs(0)
-        if of is None:
+        if self._world.algorithm is algorithm_class(run.algorithm):
             check_fits(run.algorithm, self.envs.spec)
-        use_threads(run.threads)
+        with denormals_flushed():  # restores: only ``train`` rounds them
+            use_threads(run.threads)
         self.algorithm = self._world.algorithm(
             self.envs.spec, self.envs.num, run.settings, self._seeds.child("algorithm")
         )
@@ -91,22 +102,57 @@ class Trainer:
         self._next_try = 0
         self._saved_at: int | None = None
         self._told = self._updates = 0
+        self.budget = EvaluationBudget(run.eval_share, self._times)
         self._stop = self._resumed = False
         self._unfinished: int | None = None
+        self.differences: list[str] = []
+        """Reasons why a resumed run is not bit for bit the same as the uninterrupted one; empty: it is."""
 
     def stop(self) -> None:
         """Ends the run after the current step and saves its state. Safe to call from a signal handler."""
         self._stop = True
 
     def start(self) -> None:
-        """Starts a new run in the folder."""
+        """Starts a new run in the folder. Raises ControlError where the weights that it starts from do not
+        fit it."""
+        self.folder.check_free()
+        if self.run.start is not None:
+            self._start_from(Folder(Path(self.run.start)))
         self._obs, self._mask = self.envs.reset(self._seeds.integer("train"))
         self.folder.begin(self.run)
+
+    def _start_from(self, source: Folder) -> None:
+        run = source.read()
+        if run.algorithm != self.run.algorithm:
+            raise ControlError(
+                f"The run in {source.path} is one of {run.algorithm}, and its weights do not fit "
+                f"{self.run.algorithm}: start from a run of the same algorithm."
+            )
+        if not source.state.exists():
+            raise ControlError(f"The run in {source.path} has no saved state to start from: train it first.")
+        state = checkpoint.load(source.state)
+        spaces = _spaces(self.envs.spec)
+        if (before := state.get("spaces", spaces)) != spaces:
+            named = ", ".join(
+                f"{name} {before[name]}, not {now}" for name, now in spaces.items() if before[name] != now
+            )
+            raise ControlError(
+                f"The run in {source.path} was trained on other spaces ({named}): start from a run in an "
+                f"environment with the same observations and actions."
+            )
+        try:
+            self.algorithm.start_from(state["algorithm"])
+        except (ControlError, KeyError, RuntimeError, ValueError) as error:
+            raise ControlError(
+                f"The weights of {source.path} do not fit this run's networks ({error}): keep that run's "
+                f"settings of the networks."
+            ) from error
 
     def resume(self) -> None:
         """Continues from the folder's saved state. Raises ControlError or TamperedError where it cannot.
 
         Where this run's configuration differs from the folder's (a later end), the folder's is replaced.
+        Where the result cannot be bit for bit that of the uninterrupted run, ``differences`` says why.
         """
         state = checkpoint.load(self.folder.state)
         try:
@@ -120,16 +166,34 @@ class Trainer:
         self._tell_folder()
         self.episodes.load_state_dict(state["episodes"])
         self._means, self._times = Means(state["means"]), Times(state["times"])
+        self.budget = EvaluationBudget(self.run.eval_share, self._times, state.get("budget"))
         self.solved, self.best, self._next_try = state["solved"], state["best"], state["next_try"]
         self._saved_at = self._told = self.algorithm.steps
         self._unfinished = state.get("unfinished")
         self._updates = state.get("updates", 1)  # states without the count were saved after some updates
-        self._obs, self._mask = (
-            self.envs.reset(self._seeds.integer("train", self.algorithm.steps))
-            if self.algorithm.asynchronous
-            else self.envs.load_state_dict(state["envs"])
-        )
+        self.differences = origin.differences(state.get("origin"), self.run.threads)
+        if self.algorithm.asynchronous:
+            self.differences.append(f"the workers of {self.run.algorithm} never repeat exactly")
+            self._obs, self._mask = self._new_episodes()
+        else:
+            self._obs, self._mask = self._same_episodes(state["envs"])
         self._resumed = True
+
+    def _same_episodes(self, state: dict[str, Any]) -> tuple[Obs, Flags | None]:
+        """Puts the environments back into their saved episodes. Begins new episodes where they do not go."""
+        try:
+            if "not_saved" in state:
+                raise ControlError(f"the state of {self.run.env} could not be saved ({state['not_saved']})")
+            return self.envs.load_state_dict(state)
+        except Exception as error:  # an environment of the user's own may raise anything
+            why = str(error) or type(error).__name__
+            self.differences.append(f"new episodes begin, since the saved ones cannot go on: {why}")
+        self.algorithm.environments_reset()
+        self.episodes.drop_running()
+        return self._new_episodes()
+
+    def _new_episodes(self) -> tuple[Obs, Flags | None]:
+        return self.envs.reset(self._seeds.integer("train", self.algorithm.steps))
 
     def _tell_folder(self) -> None:
         another_end = self.folder.read().timesteps != self.run.timesteps
@@ -147,7 +211,13 @@ class Trainer:
         Raises EnvironmentFault for a fault of the environment: the state before that step is saved.
         """
         self._log = Log(self.folder.path, self.algorithm.steps)
-        self._tell("started", threshold=self.threshold, total=self.run.timesteps, resumed=self._resumed)
+        self._tell(
+            "started",
+            threshold=self.threshold,
+            total=self.run.timesteps,
+            resumed=self._resumed,
+            differences=self.differences,
+        )
         try:
             if isinstance(self.algorithm, AsynchronousAlgorithm):
                 self.algorithm.run(self._world.envs, self.run.timesteps, self._progressed)
@@ -214,7 +284,8 @@ class Trainer:
         """Evaluates, logs and saves as due between two counts of steps."""
         total = self.run.timesteps
         if _crossed(before, now, self.run.steps_between_evaluations) and now < total:
-            self._log_row(now, self._evaluate(now, self.run.eval_episodes, "evaluate"))
+            episodes = self.budget.episodes(self.run.eval_episodes, needed=self.best is None)
+            self._log_row(now, self._evaluate(now, episodes, "evaluate") if episodes else {})
         elif _crossed(before, now, max(1, total // ROWS)):
             self._log_row(now, {})
         if _crossed(before, now, self.run.steps_between_checkpoints) and now < total:
@@ -236,13 +307,16 @@ class Trainer:
             return
         if self.episodes.count < self._next_try:
             return
+        first_try = self._next_try == 0
+        self._next_try = self.episodes.count + EPISODES_BETWEEN_TRIES
+        if not first_try and self.budget.episodes(CONFIRM_EPISODES) < CONFIRM_EPISODES:
+            return
         step = self.algorithm.steps
         row = self._evaluate(step, CONFIRM_EPISODES, "confirm", self.episodes.count)
         self._log_row(step, row)
         if row["eval_return"] >= self.threshold and row.get("eval_success", 1.0) >= self.run.solve_success:
             self.solved = {"episode": self.episodes.count, "step": step, "seconds": self._times.total()}
             self._tell("solved", **self.solved)
-        self._next_try = self.episodes.count + EPISODES_BETWEEN_TRIES
 
     def _evaluate(self, step: int, episodes: int, *seed: str | int) -> Row:
         """Plays greedy episodes on separate seeds. The best policy so far, by success and then by mean
@@ -258,7 +332,7 @@ class Trainer:
         if self.best is None or (success, played.mean) >= (self.best["success"], self.best["return"]):
             self.best = {"return": played.mean, "success": success, "step": step, "episodes": episodes}
             policy.save(self.folder.policy)
-        self._times.add("evaluate", perf_counter() - began)
+        self.budget.spend(perf_counter() - began, episodes)
         self._tell("evaluated", step=step, episodes=episodes, **row)
         return row
 
@@ -280,11 +354,13 @@ class Trainer:
         self._check_parameters()
         asynchronous = self.algorithm.asynchronous
         self._times.total()
+        self._times.processor()
         checkpoint.save(
             self.folder.state,
             {
                 "algorithm": self.algorithm.state_dict(),
-                "envs": {} if asynchronous else self.envs.state_dict(),
+                "envs": {} if asynchronous else self._envs_state(),
+                "origin": origin.of_this_process(self.run.threads),
                 "episodes": self.episodes.state_dict(),
                 "means": self._means.state_dict(),
                 "times": self._times.spent,
@@ -293,10 +369,19 @@ class Trainer:
                 "next_try": self._next_try,
                 "updates": self._updates,
                 "unfinished": unfinished,
+                "budget": self.budget.state_dict(),
+                "spaces": _spaces(self.envs.spec),
             },
         )
         self._saved_at = step
         self._tell("saved", step=step)
+
+    def _envs_state(self) -> dict[str, Any]:
+        """Returns the environments' state, or why there is none: the rest of the run is saved anyway."""
+        try:
+            return self.envs.state_dict()
+        except Exception as error:  # an environment of the user's own may raise anything
+            return {"not_saved": str(error) or type(error).__name__}
 
     def _check_parameters(self) -> None:
         if not self.algorithm.parameters_finite():
@@ -331,7 +416,8 @@ class Trainer:
         if self.solved is not None and self.run.stop_when_solved:
             end = "solved"
         if end == "finished":
-            self._log_row(step, self._evaluate(step, self.run.eval_episodes, "evaluate"))
+            episodes = self.budget.episodes(self.run.eval_episodes, needed=True)
+            self._log_row(step, self._evaluate(step, episodes, "evaluate"))
         return self._end(end, None if end == "interrupted" else self._final())
 
     def _end(self, end: End, final: dict[str, float | None] | None) -> dict[str, Any]:
@@ -346,11 +432,12 @@ class Trainer:
         """Evaluates the exported policy once more, on seeds that influenced no choice."""
         began = perf_counter()
         policy = Policy.load(self.folder.policy)
+        episodes = self.budget.episodes(CONFIRM_EPISODES, needed=True)
         seed = self._seeds.integer("final")
-        played = self._world.evaluate(policy, CONFIRM_EPISODES, seed, lambda: self._stop)
-        self._times.add("evaluate", perf_counter() - began)
+        played = self._world.evaluate(policy, episodes, seed, lambda: self._stop)
+        self.budget.spend(perf_counter() - began, episodes)
         return {
-            "episodes": CONFIRM_EPISODES,
+            "episodes": episodes,
             "return": played.mean,
             "std": float(played.returns.std()),
             "success": played.success,
@@ -367,9 +454,12 @@ class Trainer:
             "steps": step,
             "updates": self._updates,
             "episodes": self.episodes.count,
+            "streams": self.episodes.stream_means(),
             "seconds": seconds,
+            "processor_seconds": self._times.processor(),
             "steps_per_second": step / max(seconds, 1e-9),
             "shares": self._times.shares(),
+            "evaluation": self.budget.report(),
             "threshold": self.threshold,
             "solved": self.solved,
             "best": self.best,
@@ -377,7 +467,9 @@ class Trainer:
         }
 
     def _tell(self, event: str, **facts: Any) -> None:
-        self._watch({"event": event, "seed": self.run.seed, "step": self.algorithm.steps, **facts})
+        told = {"event": event, "seed": self.run.seed, "step": self.algorithm.steps, **facts}
+        if self._watch(told) is False:
+            self.stop()
 
 
 def _crossed(before: int, now: int, every: int) -> bool:
@@ -385,35 +477,50 @@ def _crossed(before: int, now: int, every: int) -> bool:
     return now // every > before // every
 
 
+def _spaces(spec: EnvSpec) -> dict[str, Any]:
+    """Returns what the networks' first and last layers depend on, as plain JSON values."""
+    actions = spec.actions
+    return {
+        "numbers": spec.layout.width,
+        "images": [[key, list(shape)] for key, shape in spec.layout.images],
+        "actions": actions.kind,
+        "choices": list(actions.sizes) or actions.dim,
+    }
+
+
 class _Make:
     """Makes the run's environments, in this process or in a worker."""
 
-    def __init__(self, run: RunConfig) -> None:
-        self._run = run
+    def __init__(self, run: RunConfig, source: Any) -> None:
+        self._run, self._source = run, source
 
     def __call__(self, worker: int) -> Environments:
         from onward.control.environments import NoisyObservations, make
 
         run = self._run
         processes = 1 if algorithm_class(run.algorithm).asynchronous else run.env_processes
-        envs = make(run.env, run.settings.num_envs, env_kwargs=run.env_kwargs, processes=processes)
+        envs = make(self._source, run.settings.num_envs, env_kwargs=run.env_kwargs, processes=processes)
         return NoisyObservations(envs, run.obs_noise, relative=True) if run.obs_noise else envs
 
 
 class _Evaluate:
     """Plays greedy episodes in separate environments without noise."""
 
-    def __init__(self, run: RunConfig) -> None:
-        self._run = run
-        self._envs: Environments | None = None
+    def __init__(self, run: RunConfig, source: Any) -> None:
+        self._run, self._source = run, source
+        self._envs: dict[int, Environments] = {}
 
     def __call__(
         self, policy: Policy, episodes: int, seed: int, stopped: Callable[[], bool] = lambda: False
     ) -> Episodes:
         from onward.control.environments import make
 
-        if self._envs is None:
-            run = self._run
-            self._envs = make(run.env, SLOTS, env_kwargs=run.env_kwargs, processes=run.env_processes)
-        rule = success_rule(self._envs.spec, self._run.threshold)
-        return play(policy, self._envs, episodes, seed, rule=rule, stopped=stopped)
+        run = self._run
+        shortened = episodes < min(SLOTS, run.eval_episodes)
+        slots = episodes if shortened else SLOTS  # slots beyond their episodes are stepped all the same
+        if slots not in self._envs:
+            made = make(self._source, slots, env_kwargs=run.env_kwargs, processes=run.env_processes)
+            self._envs[slots] = made
+        envs = self._envs[slots]
+        rule = success_rule(envs.spec, run.threshold)
+        return play(policy, envs, episodes, seed, rule=rule, stopped=stopped)

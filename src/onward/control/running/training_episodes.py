@@ -1,7 +1,7 @@
 """Training episodes of a run: raw returns and lengths, and the test of the last hundred for a solution.
 
-Returns are sums of raw rewards, whatever the algorithm does to them. An episode counts when it ends, by
-termination or by truncation.
+Returns are sums of raw rewards, whatever the algorithm does to them; streams (``core.streams``) are summed
+alike. An episode counts when it ends, by termination or by truncation.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections import deque
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from onward.control.core.contract import Step
 
@@ -25,6 +26,9 @@ class TrainingEpisodes:
         self._lengths = np.zeros(num, np.int64)
         self.returns: deque[float] = deque(maxlen=WINDOW)
         self.lengths: deque[int] = deque(maxlen=WINDOW)
+        self.streams: dict[str, deque[float]] = {}
+        """Name → sums over the last episodes, of the streams seen so far."""
+        self._sums: dict[str, NDArray[np.float64]] = {}
         self.count = 0
         """Episodes that ended since the start of the run."""
 
@@ -32,11 +36,18 @@ class TrainingEpisodes:
         """Adds one step; True where an episode ended."""
         self._returns += step.reward
         self._lengths += 1 if step.alive is None else step.alive
+        for name, values in step.streams.items():
+            self._sums.setdefault(name, np.zeros(len(self._returns)))
+            self._sums[name] += values
         ended = step.ended
         if not ended.any():
             return False
         for slot in np.flatnonzero(ended):
             self.end(float(self._returns[slot]), int(self._lengths[slot]))
+            for name, sums in self._sums.items():
+                self.streams.setdefault(name, deque(maxlen=WINDOW)).append(float(sums[slot]))
+        for sums in self._sums.values():
+            sums[ended] = 0.0
         self._returns[ended] = 0.0
         self._lengths[ended] = 0
         return True
@@ -46,6 +57,16 @@ class TrainingEpisodes:
         self.returns.append(episode_return)
         self.lengths.append(length)
         self.count += 1
+
+    def drop_running(self) -> None:
+        """Discards the running episodes of all slots."""
+        self._returns[:] = 0.0
+        self._lengths[:] = 0
+        self._sums.clear()
+
+    def stream_means(self) -> dict[str, float]:
+        """Returns each stream's mean per episode over the window."""
+        return {name: float(np.mean(window)) for name, window in self.streams.items()}
 
     def mean_return(self) -> float:
         """Returns the mean over the window; NaN before the first episode."""
@@ -60,13 +81,15 @@ class TrainingEpisodes:
         row = {"episodes": float(self.count)}
         if self.returns:
             row |= {"return_mean": self.mean_return(), "length_mean": float(np.mean(self.lengths))}
-        return row
+        return row | {f"{name}_mean": mean for name, mean in self.stream_means().items()}
 
     def state_dict(self) -> dict[str, Any]:
         return {
             "running": [self._returns.copy(), self._lengths.copy()],
             "window": [list(self.returns), list(self.lengths)],
             "count": self.count,
+            "streams": {name: list(window) for name, window in self.streams.items()},
+            "sums": {name: sums.copy() for name, sums in self._sums.items()},
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -74,3 +97,6 @@ class TrainingEpisodes:
         self.returns.extend(state["window"][0])
         self.lengths.extend(state["window"][1])
         self.count = state["count"]
+        for name, window in state.get("streams", {}).items():
+            self.streams[name] = deque(window, maxlen=WINDOW)
+        self._sums = {name: np.array(sums) for name, sums in state.get("sums", {}).items()}

@@ -1,0 +1,82 @@
+"""Evaluations take a limited share of a run's time; what was changed for that is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from control_scripted import run_of, trainer_of
+
+from onward.control.running import budget as budgets
+from onward.control.running.budget import EvaluationBudget
+from onward.control.running.log import Times
+
+
+class Clock(Times):
+    """Of a run that trained for ``trained`` seconds, evaluations apart."""
+
+    trained = 0.0
+
+    def total(self) -> float:
+        return self.trained + self.spent["evaluate"]
+
+
+def budget(share: float, trained: float, *spent: tuple[float, int]) -> EvaluationBudget:
+    clock = Clock()
+    clock.trained = trained
+    found = EvaluationBudget(share, clock)
+    for seconds, episodes in spent:
+        found.spend(seconds, episodes)
+    return found
+
+
+def test_the_first_evaluation_and_those_of_the_first_seconds_are_whole() -> None:
+    assert budget(0.15, 1.0).episodes(20) == 20
+    assert budget(0.15, 1.0, (1.4, 20)).episodes(20) == 20  # 2.8 of 3.8 seconds, but short
+    assert budget(0.15, 1.0, (1.6, 20)).episodes(20) != 20
+
+
+def test_an_evaluation_gets_as_many_episodes_as_fit_its_share() -> None:
+    """Spent 20 s of 220. 0.2 · (220 + x) = 20 + x gives x = 30 seconds, and an episode takes one."""
+    found = budget(0.2, 200.0, (20.0, 20))
+    assert (found.episodes(40), found.episodes(30), found.episodes(20)) == (30, 30, 20)
+    assert found.report() == {"share": 20 / 220, "limit": 0.2, "shortened": 1, "left_out": 0}
+
+
+def test_too_little_time_leaves_an_evaluation_out_unless_it_is_needed() -> None:
+    found = budget(0.15, 100.0, (20.0, 20))
+    assert (found.episodes(20), found.episodes(20, needed=True), found.episodes(3, needed=True)) == (0, 5, 3)
+    assert (found.left_out, found.shortened) == (1, 2)
+
+
+def test_a_share_of_one_limits_nothing() -> None:
+    assert budget(1.0, 1.0, (1000.0, 20)).episodes(100) == 100
+
+
+def test_a_resumed_run_remembers_what_its_evaluations_took() -> None:
+    first = budget(0.15, 100.0, (20.0, 20))
+    first.episodes(20)
+    clock = Clock(first._times.spent)
+    clock.trained = 100.0
+    again = EvaluationBudget(0.15, clock, first.state_dict())
+    assert again.episodes(20) == 0 and again.left_out == 2
+
+
+def test_slow_evaluations_are_left_out_of_a_run_and_training_is_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = trainer_of(run_of(), tmp_path / "whole")
+    whole.start()
+    whole.train()
+    monkeypatch.setattr(budgets, "FREE_SECONDS", 0.0)
+    events: list[dict[str, Any]] = []
+    short = trainer_of(run_of(eval_share=1e-9), tmp_path / "short", events.append)
+    short.start()
+    summary = short.train()
+    evaluated = [(event["step"], event["episodes"]) for event in events if event["event"] == "evaluated"]
+    assert evaluated == [(100, 10), (400, 5)]  # the first is whole: nobody knows yet what it takes
+    assert (summary["evaluation"]["left_out"], summary["evaluation"]["shortened"]) == (2, 2)
+    assert summary["final"]["episodes"] == 5
+    one, other = whole.algorithm.state_dict(), short.algorithm.state_dict()
+    assert (one["bias"] == other["bias"]).all() and (one["weight"] == other["weight"]).all()
