@@ -129,7 +129,9 @@ def _patterns(rules: Any) -> Iterator[re.Pattern[str]]:
         yield rules
     elif isinstance(rules, dict):
         for name, rule in rules.items():
-            yield from _compiled(rule) if name in _PATTERN_NAMES and isinstance(rule, str) else _patterns(rule)
+            yield from (
+                _compiled(rule) if name in _PATTERN_NAMES and isinstance(rule, str) else _patterns(rule)
+            )
     elif isinstance(rules, (list, tuple)):
         for rule in rules:
             yield from _patterns(rule)

@@ -141,7 +141,7 @@ class _Collector:
         for i, item in enumerate(value):
             kind = type(item)
             if kind is str:
-                mark = governed or marks.get(i)
+                mark: Mark | None = governed or marks.get(i)
                 if mark is None:
                     seen[item] = None
                 else:

@@ -24,7 +24,8 @@ Mark = NameClass | Part
 
 TYPED = frozenset(("value", "text", "content", "input", "val", "data", "default"))
 _LABELS = (
-    "name", "key", "header", "label", "id", "selector", "field", "element", "locator", "placeholder", "target",
+    "name", "key", "header", "label", "id", "selector", "field", "element", "locator", "placeholder",
+    "target",
     "xpath", "css", "variable", "param", "parameter", "argument", "option", "aria-label", "title",
 )  # fmt: skip
 HEADERS = frozenset(
@@ -38,7 +39,8 @@ _LONGEST_COMMAND = 4096
 
 
 def in_object(value: dict[Any, Any]) -> Iterator[tuple[str, NameClass]]:
-    """Yields (member, class) for each member of ``value`` that was typed into the field that another names."""
+    """Yields (member, class) for each member of ``value`` that was typed into the field that another
+    names."""
     if len(value) > _MOST_MEMBERS:
         return
     kind = next(
@@ -72,8 +74,8 @@ def in_table(value: dict[Any, Any]) -> Iterator[tuple[int, dict[int, Mark]]]:
 
 
 def in_list(value: list[Any]) -> dict[int, Mark]:
-    """Returns the marks of the members of a list that begins with text: the second of a pair, or arguments of a
-    command."""
+    """Returns the marks of the members of a list that begins with text: the second of a pair, or arguments
+    of a command."""
     if len(value) > _MOST_ARGUMENTS:
         return {}
     if len(value) == 2:

@@ -25,7 +25,7 @@ _BORDER = compiled(rb"[-+|: =\t]*")
 _SEPARATORS = (b"|", b"\t", b";", b",")
 _QUOTES = b"\"'` "
 _ATTRIBUTE = compiled(rb"(?i)([a-z-]{2,24})\s{0,2}=\s{0,2}")
-_GENERATED = frozenset(b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz-")
+_GENERATED = frozenset(b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz-_")
 _LABELS = frozenset(
     ("name", "id", "placeholder", "aria-label", "autocomplete", "label", "title", "data-testid")
 )
@@ -36,8 +36,8 @@ Takes = Callable[[Any, bytes], Iterator[Hit]]
 def _takes_after_name(
     judge: Callable[[bytes], bool], *, quoted_only: bool = False, back: bool = False
 ) -> Takes:
-    """Makes a function that yields the values after the names in group 1 that ``judge`` accepts. ``back``: the
-    pattern also matches the beginning of the value, whose place is searched from the end of the name."""
+    """Makes a function that yields the values after the names in group 1 that ``judge`` accepts. ``back``:
+    the pattern also matches the beginning of the value, whose place is searched from the end of the name."""
 
     def take(expression: Any, buffer: bytes) -> Iterator[Hit]:
         done = 0
@@ -45,7 +45,7 @@ def _takes_after_name(
             first, last = match.span(1)
             if first < done:
                 continue  # within the previous value
-            before = buffer[max(0, first - _NAME_REACH) : first]
+            before = buffer[max(0, first - _NAME_REACH) : first].rpartition(b"\x00")[2]
             first -= len(before) - len(before.rstrip(_NAME_BYTES))
             name = buffer[first:last].decode("utf-8", "replace")
             kind = secret_class(name.strip(" .-_"))
@@ -175,7 +175,8 @@ def _is_cell(text: bytes, kind: NameClass) -> bool:
 
 
 def tables(expression: Any, buffer: bytes) -> Iterator[Hit]:
-    """Yields the cells below a header that names a secret: Markdown, comma or tab separated, database shells."""
+    """Yields the cells below a header that names a secret: Markdown, comma or tab separated, database
+    shells."""
     done = 0
     for match in expression.finditer(buffer):
         if match.start() < done:
@@ -279,4 +280,5 @@ TAKES: dict[str, Takes] = {
     "tables": tables,
 }
 """``said``: after a name in prose, a drawn value. ``given``: where a literal is expected (a default, a
-comparison, a setting command), a telling one. ``listed``: after a quoted name and a comma, drawn and quoted."""
+comparison, a setting command), a telling one. ``listed``: after a quoted name and a comma, drawn and
+quoted."""
