@@ -43,14 +43,12 @@ def in_object(value: dict[Any, Any]) -> Iterator[tuple[str, NameClass]]:
     names."""
     if len(value) > _MOST_MEMBERS:
         return
-    kind = next(
-        (
-            found
-            for label in _LABELS
-            if type(text := value.get(label)) is str and (found := label_class(text))
-        ),
-        None,
-    )
+    kind: NameClass | None = None
+    for label in _LABELS:
+        text = value.get(label)
+        kind = label_class(text) if type(text) is str else None
+        if kind is not None:
+            break
     if kind is None:
         return
     for name in TYPED.intersection(value):
@@ -66,7 +64,7 @@ def in_table(value: dict[Any, Any]) -> Iterator[tuple[int, dict[int, Mark]]]:
     )
     if not header or len(value) > _MOST_MEMBERS:
         return
-    kinds = [_column(cell) for cell in header]
+    kinds: list[NameClass | None] = [_column(cell) for cell in header]
     for name in _ROWS if any(kinds) else ():
         rows = value.get(name)
         if type(rows) is list:
@@ -95,7 +93,7 @@ def in_rows(value: list[Any]) -> Iterator[tuple[int, dict[int, Mark]]]:
     """Yields (identity of a row, its marks) for a list of lists of which the first names the columns."""
     header = value[0]
     if 1 < len(header) <= _MOST_MEMBERS:
-        kinds = [_column(cell) if type(cell) is str else None for cell in header]
+        kinds: list[NameClass | None] = [_column(cell) if type(cell) is str else None for cell in header]
         if any(kinds):
             yield from _rows(value[1:], kinds, every=False)
 

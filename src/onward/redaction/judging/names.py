@@ -14,10 +14,8 @@ NameClass = Literal[
     "PERSON", "ADDRESS", "PHONE", "NATIONAL_ID",
 ]  # fmt: skip
 PERSONAL: frozenset[NameClass] = frozenset(("PERSON", "ADDRESS", "PHONE", "NATIONAL_ID"))
-KIND: dict[NameClass, str] = {name: str(name) for name in get_args(NameClass)} | {
-    "COOKIE_VALUE": "COOKIE",
-    "KEY": "API_KEY",
-}
+KIND: dict[NameClass, str] = {name: name for name in get_args(NameClass)}
+KIND["COOKIE_VALUE"], KIND["KEY"] = "COOKIE", "API_KEY"
 """Placeholder kind for each class of name."""
 
 

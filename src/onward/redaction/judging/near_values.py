@@ -139,7 +139,7 @@ def inserted(expression: Any, buffer: bytes) -> Iterator[Hit]:
     """Yields the values of secret columns in ``INSERT INTO t (a, password) VALUES (…), (…)``."""
     for match in expression.finditer(buffer):
         columns = [part.strip(b"\\[] \r\n\t" + _QUOTES) for part in match.group(1).split(b",")]
-        kinds = [secret_class(name.decode("utf-8", "replace")) for name in columns]
+        kinds: list[NameClass | None] = [secret_class(name.decode("utf-8", "replace")) for name in columns]
         if not any(kinds):
             continue
         at = match.end()
@@ -197,7 +197,9 @@ def tables(expression: Any, buffer: bytes) -> Iterator[Hit]:
         names = [buffer[a:b].strip(b"\\\r" + _QUOTES) for a, b in cells]
         if not all(map(_CELL.fullmatch, names)) or sum(map(bool, names)) < 2:
             continue
-        kinds = [secret_class(name.decode("latin-1")) if len(name.split()) <= 3 else None for name in names]
+        kinds: list[NameClass | None] = [
+            secret_class(name.decode("latin-1")) if len(name.split()) <= 3 else None for name in names
+        ]
         if any(kinds):
             for hit, row_end in _rows(buffer, end + step, separator, kinds):
                 done = row_end
