@@ -18,7 +18,7 @@ false yes no on off required optional string str int integer float number bool b
 array list dict text char varchar secretstr password passwd passphrase pass pwd secret secrets token
 tokens apikey api_key api-key key keys auth authorization bearer basic digest cookie session credential
 credentials user username env environ dummy default empty missing unset unknown foo bar baz self this
-value values x-oauth-basic file os process config settings request headers
+value values :memory: x-oauth-basic file os process config settings request headers
 passwort kennwort geheim contraseña contrasena senha wachtwoord hasło haslo erforderlich requis obligatoire
 obligatorio obligatoria vereist wymagane
 """
@@ -50,7 +50,7 @@ _MAY_REFER = tuple(bytes([c]) for c in b"${%<[(^\\\xc2")
 _PATTERN = compiled(rb"\(\?[:!=<iP]|\[\^?(?:a-z|A-Z|0-9)[^\]]*\]")
 """A regular expression, in code that searches for secrets."""
 _NAME_OF_A_THING = compiled(
-    rb"[A-Z]{0,5}[0-9]{0,3}(?:[A-Z][a-z]+[0-9]{0,3}){2,}|[A-Z]{2,}[0-9]{0,2}(?:_[A-Z]{2,}[0-9]{0,2})+"
+    rb"[A-Z]{0,5}[0-9]{0,3}(?:[A-Z][a-z]+[0-9]{0,5}){2,}|[A-Z]{2,}[0-9]{0,2}(?:_[A-Z]{2,}[0-9]{0,2})+"
 )
 """Identifiers: ``PKCS7PrivateKeyTypes``, ``OPENAI_API_KEY``."""
 _OF_CODE = compiled(rb"[A-Za-z0-9_][./:][A-Za-z0-9_]|[(){}]")

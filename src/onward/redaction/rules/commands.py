@@ -88,10 +88,14 @@ COMMANDS = (
     ),
     context_rule(
         "PASSWORD",
-        r"(?i)(?:identified[ ]+by|password)[ ]+\\?'([^'\s\x00\\]{3,})\\?'",
+        r"(?:IDENTIFIED[ ]+BY|(?i:user\b[^\x00\n]{0,80}?identified[ ]+by)|(?i:password))[ ]+\\?'([^'\s\x00\\]{3,})\\?'",
         checks=("literal",),
         positives=(("CREATE USER jo WITH PASSWORD '" + "hunter2-w" + "';", "hunter2-w"),),
-        negatives=("the password 'changeme' is", "IDENTIFIED BY '<password>'"),
+        negatives=(
+            "the password 'changeme' is",
+            "IDENTIFIED BY '<password>'",
+            "the record identified by 'nameID'",
+        ),
         note="SQL.",
     ),
     context_rule(
