@@ -13,7 +13,7 @@ from onward import files
 from onward.lm.tiny import build_tiny
 from onward.training import checkpoints
 from onward.training.data import dataset
-from onward.training.job import methods, worker
+from onward.training.job import methods, rows, worker
 from onward.training.spec.request import JobSpec
 
 
@@ -81,13 +81,13 @@ def test_an_answer_that_cannot_be_parsed_costs_more_than_a_wrong_one(job: Path) 
     spec = spec.model_copy(update={"standardise": False})
     method = methods.make(worker._load(job, spec)[0], spec)
     assert isinstance(method, methods.PolicyGradientMethod)
-    method.prepare([worker.trajectory_of(line, spec, None) for line in lines])
+    method.prepare([rows.trajectory_of(line, spec, None) for line in lines])
     assert method._selection is not None
     estimate = method.algorithm.estimate(method._selection, None, None)
     # Returns 1, 0 and 0.25 - 0.5, each less the mean of the others of its type; two tokens each.
     expected = [1.0 - (0.0 - 0.25) / 2, 0.0 - (1.0 - 0.25) / 2, -0.25 - (1.0 + 0.0) / 2]
     assert [a.tolist() for a in estimate.advantages] == [pytest.approx([value] * 2) for value in expected]
-    told = worker.summary(lines, spec)
+    told = rows.summary(lines, spec)
     assert told["outcome_mean"] == pytest.approx(1.25 / 3)
     assert told["unparsable_share"] == pytest.approx(1 / 3)
 
