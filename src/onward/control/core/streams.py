@@ -35,9 +35,11 @@ def streams_of(infos: Sequence[Mapping[str, Any]], env: str) -> Streams:
 
 
 def split_infos(infos: Mapping[str, Any], num: int) -> list[dict[str, Any]]:
-    """Returns each slot's ``cost`` and ``rewards`` of a ``VectorEnv``'s infos, in which a name is an array
-    over slots and ``_name`` tells which slots have it. A slot that ended has its last ones in
-    ``final_info``."""
+    """Returns each slot's ``cost`` and ``rewards`` of a ``VectorEnv``'s infos.
+
+    There a name is an array over slots, and ``_name`` marks the slots that have it. A slot that ended has its
+    last ones in ``final_info``.
+    """
     split: list[dict[str, Any]] = [{} for _ in range(num)]
     for source in (infos, infos.get("final_info", {})):
         if isinstance(source, Mapping):
