@@ -10,7 +10,9 @@ from __future__ import annotations
 import argparse
 import ctypes
 import json
+import math
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -21,7 +23,9 @@ from typing import Any
 
 import torch
 
-PULLED = Path.home() / ".cache" / "onward" / "models" / "smollm2"
+from onward.errors import NotFoundError
+from onward.training.checkpoints import read_header
+
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -98,22 +102,42 @@ def arguments(description: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--quick", action="store_true", help="small cases on a tiny network, under a minute")
     parser.add_argument("--json", type=Path, help="write the result to this file as well")
-    parser.add_argument("--model", type=Path, help="folder in transformers format; default SmolLM2 if pulled")
+    parser.add_argument(
+        "--model",
+        help="smollm2 (the default; `onward models pull smollm2` fetches it), tiny (random, always with "
+        "--quick), or a folder in transformers format",
+    )
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--repeats", type=int, default=2)
     return parser
 
 
 def model_folder(given: argparse.Namespace, scratch: Path) -> tuple[Path, str]:
-    """Returns the folder of the model to measure on, and its name."""
+    """Returns the folder of the model to measure on, and its name with its number of parameters, which is
+    also printed. Exits with a sentence if the model is not on this machine: no other one is measured."""
     from onward.lm.tiny import build_tiny
+    from onward.serving.base_models import KNOWN, TINY, resolve
 
-    if given.model is not None:
-        return given.model, given.model.name
-    if not given.quick and PULLED.is_dir():
-        return PULLED, "SmolLM2-135M-Instruct"
-    corpus = [f"word{i} and number {i} make a line of text" for i in range(200)]
-    return build_tiny(scratch, corpus), "tiny"
+    wanted = given.model or (TINY if given.quick else "smollm2")
+    if wanted == TINY:
+        corpus = [f"word{i} and number {i} make a line of text" for i in range(200)]
+        folder, name = build_tiny(scratch, corpus), TINY
+    else:
+        try:
+            folder = resolve(wanted, scratch)
+        except NotFoundError as missing:
+            print(missing, file=sys.stderr)
+            raise SystemExit(2) from None
+        name = wanted if wanted in KNOWN else folder.name
+    name = f"{name}, {parameters(folder):,} parameters"
+    print(f"Measures {name}.", file=sys.stderr)
+    return folder, name
+
+
+def parameters(folder: Path) -> int:
+    """Returns the number of parameters in the safetensors files of ``folder``."""
+    headers = [read_header(file)[0] for file in folder.glob("*.safetensors")]
+    return sum(math.prod(entry["shape"]) for header in headers for entry in header.values())
 
 
 def report(name: str, model: str, given: argparse.Namespace, ratio: float, rest: dict[str, Any]) -> None:

@@ -9,7 +9,7 @@ made for 32 rows took a third of a second of a four-second run, so it now has th
 The prompt of a group is computed once here and eight times there. A batch of different prompts is bound by
 its prompts, where both sides do the same products.
 
-    python benchmarks/lm_sampling.py [--quick] [--json FILE] [--model FOLDER] [--threads N] [--repeats N]
+    python benchmarks/lm_sampling.py [--quick] [--json FILE] [--model NAME] [--threads N] [--repeats N]
 """
 
 from __future__ import annotations

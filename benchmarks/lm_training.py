@@ -18,7 +18,7 @@ made this step no faster, so they are not used.
 
 The top-level ``ratio`` is that of the target case: GRPO, prompt 256, 64 new tokens, one group of 8.
 
-    python benchmarks/lm_training.py [--quick] [--json FILE] [--model FOLDER] [--threads N] [--repeats N]
+    python benchmarks/lm_training.py [--quick] [--json FILE] [--model NAME] [--threads N] [--repeats N]
 """
 
 from __future__ import annotations

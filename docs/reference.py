@@ -53,7 +53,7 @@ WORDS: dict[str, str] = {
     "training.epochs": "Passes over the dataset. Only when set; else the recipe.",
     "training.clip_epsilon": "Clip range of the ratio. Only when set; else the recipe.",
     "training.sample_size": "Trajectories of a job at most, newest first.",
-    "training.max_attempts": "Times that a job may fail by itself (a crash). Kills and outages do not count.",
+    "training.max_attempts": "Times that a job may crash or be refused. Kills and outages do not count.",
     "training.lease_seconds": "A running job whose record stands still for so long is taken over.",
     "training.return_from": "What is learned from: `outcome` or `raw_total`.",
     "release.bake_minutes": "Least time at 100 % before the release closes.",

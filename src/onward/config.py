@@ -101,6 +101,8 @@ class CaptureSettings(_Section):
     """Kinds that are redacted only when listed: WALLET, SEED_PHRASE, GPS, DATE_OF_BIRTH, PASSPORT."""
     known_secrets_file: Path | None = None
     """File with your own secrets, one a line, read at the start: each is replaced wherever it occurs."""
+    redaction_rules_file: Path | None = None
+    """TOML file with redaction rules of your own and an allow list, read at the start."""
     gateway: bool = True
     """Records the calls that the gateway answers. A call overrides this with ``Onward-Capture: on|off``."""
     off_keys: list[str] = Field(default_factory=list)

@@ -24,6 +24,21 @@ if TYPE_CHECKING:
     from onward.warehouse import Objects, Warehouse
 
 
+class Endpoints(dict[str, str]):
+    """Addresses that the roles have bound: ``gateway_url``, ``api_url``. ``on_change`` is called when a role
+    that starts again has got another one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.on_change: Callable[[], None] | None = None
+
+    def __setitem__(self, name: str, address: str) -> None:
+        changed = self.get(name) != address
+        super().__setitem__(name, address)
+        if changed and self.on_change is not None:
+            self.on_change()
+
+
 @dataclass(frozen=True)
 class Context:
     settings: Settings
@@ -43,7 +58,6 @@ class Context:
     """Part → what will need an operator soon, in a few words; ``/ready`` and ``/status`` show it."""
     children: dict[str, Keeper] = field(default_factory=dict)
     """Child processes of this service, by name."""
-    endpoints: dict[str, str] = field(default_factory=dict)
-    """Addresses that the roles have bound: ``gateway_url``, ``api_url``."""
+    endpoints: Endpoints = field(default_factory=Endpoints)
     recent_rows: RecentRows = field(default_factory=RecentRows)
     """Trajectories that the collector of this process stored a moment ago."""

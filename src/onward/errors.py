@@ -117,8 +117,16 @@ class ConflictError(OnwardError):
     """A compare-and-set failed: the record changed since it was read."""
 
 
+class RefusedError(OnwardError):
+    """A part answered, and refused. It is not away, so waiting for it does not help."""
+
+
 class BusError(OnwardError):
     """NATS refused or did not answer."""
+
+
+class BusRefusedError(BusError, RefusedError):
+    """NATS, or its client, refuses what was asked of it."""
 
 
 class StreamDriftError(BusError):
@@ -137,8 +145,16 @@ class WarehouseError(OnwardError):
     """ClickHouse refused a query or is unavailable."""
 
 
+class WarehouseRefusedError(WarehouseError, RefusedError):
+    """ClickHouse refused a statement: it is wrong, not permitted, or needs more than the server gives."""
+
+
 class ObjectError(OnwardError):
     """The object store refused a request or is unavailable."""
+
+
+class ObjectRefusedError(ObjectError, RefusedError):
+    """The object store refused one request: the object cannot be read, or the request is not permitted."""
 
 
 class RedactionError(OnwardError):
@@ -167,3 +183,14 @@ class TrainingError(OnwardError):
 
 class ControlError(OnwardError):
     """A control policy, its environment or its file is not usable."""
+
+
+class EnvironmentFault(ControlError):
+    """An environment raised an error, or returned data that its spaces do not declare.
+
+    ``trace`` is the traceback of its own code, without the frames of Onward; empty where it raised nothing.
+    """
+
+    def __init__(self, message: str, trace: str = "") -> None:
+        super().__init__(message)
+        self.trace = trace

@@ -5,6 +5,11 @@ from __future__ import annotations
 import random
 
 
+def pause_after(failures: int, least: float, most: float) -> float:
+    """Returns the pause after that many failures in a row, without a ``Backoff`` that was kept meanwhile."""
+    return min(least * 2.0 ** min(max(failures, 1) - 1, 60), most)
+
+
 class Backoff:
     """Pauses that double from ``least`` to ``most`` seconds.
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from faulty_s3 import FaultyS3, faulty_s3
 
-from onward.errors import NotFoundError, ObjectError, TamperedError
+from onward.errors import NotFoundError, ObjectError, ObjectRefusedError, TamperedError
 from onward.training import checkpoints
 from onward.warehouse import Objects
 
@@ -52,16 +52,18 @@ async def test_a_store_that_is_overloaded_for_a_moment_loses_nothing(store: Faul
 
 async def test_a_store_that_stays_away_is_one_sentence_and_commits_nothing(store: FaultyS3, tmp_path: Path):
     store.fault = lambda method, key, before: "503" if key.endswith("safetensors") else None
-    with pytest.raises(ObjectError, match="cannot be written"):
+    with pytest.raises(ObjectError, match="cannot be written") as raised:
         await checkpoints.store(open_store(store), tmp_path / "made", checkpoint(tmp_path / "made"))
+    assert not isinstance(raised.value, ObjectRefusedError)
     assert not any(key.endswith(("COMMIT", "manifest.json")) for key in store.objects)
     assert 2 < max(store.asked.values()) < 20  # tried again, and given up
 
 
-async def test_expired_credentials_are_an_error_and_no_missing_object(store: FaultyS3, tmp_path: Path):
+async def test_expired_credentials_are_a_refusal_and_no_missing_object(store: FaultyS3, tmp_path: Path):
     store.fault = lambda method, key, before: "403"
-    for wanted in (open_store(store).get("x"), open_store(store).exists("x")):
-        with pytest.raises(ObjectError):
+    objects = open_store(store)
+    for wanted in (objects.get("x"), objects.exists("x"), objects.put("x", b""), objects.list("x")):
+        with pytest.raises(ObjectRefusedError):
             await wanted
 
 

@@ -5,14 +5,21 @@ from __future__ import annotations
 import asyncio
 import os
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from nats.js import api
 
 from onward.bus import STREAMS, Ack, Bus, Message, NatsServer, consume
 from onward.bus import consumer as consumer_module
 from onward.bus import position as position_module
+from onward.bus import server as server_module
+from onward.bus.streams import all_states
 from onward.contracts.buckets import ReaderPosition
-from onward.errors import StreamReplacedError
+from onward.errors import BusError, StreamReplacedError
+from onward.recovery import service as recovery
+from onward.telemetry import Alerts, Metrics
 
 STREAM = "RL_TRAJECTORIES"
 SUBJECT = "agent.rl.trajectory.v1"
@@ -32,6 +39,7 @@ class Reader:
             return [Ack()] * len(messages)
 
         given = {"stream": STREAM, "durable": "reader", "handler": handler, **options}
+        self.durable = given["durable"]
         self.task = asyncio.create_task(consume(bus, **given))
 
     async def until(self, count: int, within: float = 15.0) -> None:
@@ -44,7 +52,7 @@ class Reader:
         bucket = self.bus.bucket(ReaderPosition.BUCKET)
         async with asyncio.timeout(within):
             while True:
-                entry = await bucket.get(f"{STREAM}.reader")
+                entry = await bucket.get(f"{STREAM}.{self.durable}")
                 if entry and ReaderPosition.load(entry.value).sequence == sequence:
                     return
                 await asyncio.sleep(0.02)
@@ -183,6 +191,34 @@ async def test_new_messages_under_the_sequences_of_lost_ones_are_read(own_server
     await bus.close()
 
 
+async def test_a_block_at_which_the_server_hangs_is_named_and_the_advice_helps(
+    own_server, monkeypatch, tmp_path
+):
+    """The server looks for all messages between two sequences, one of which is damaged."""
+    await read_ten(own_server)
+    folder = stream_folder(own_server)
+    block = max((folder / "msgs").glob("*.blk"))
+    data = bytearray(block.read_bytes())
+    at = data.index(b"body 6 ")
+    data[data.rindex(b"agent.rl", 0, at) - 22 + 10] ^= 0x80  # the sequence in the header of message 6
+    block.write_bytes(data)
+    with monkeypatch.context() as patch:
+        patch.setattr(server_module, "START_SECONDS", 3.0)
+        with pytest.raises(BusError, match="restores stream RL_TRAJECTORIES") as hung:
+            await own_server.start()
+    assert f"move {folder} out of the data folder" in str(hung.value)
+    folder.rename(tmp_path / "kept")
+    await own_server.start()
+    bus = await Bus.connect(own_server.url, token=own_server.token)
+    await bus.ensure_streams()
+    await fill(bus, 101, 103)
+    reader = Reader(bus)
+    await reader.until(3)
+    assert [body.split()[1] for body in reader.bodies] == [b"101", b"102", b"103"]
+    await reader.stop()
+    await bus.close()
+
+
 async def test_a_truncated_block_does_not_stop_its_reader(own_server):
     await read_ten(own_server)
     block = max((stream_folder(own_server) / "msgs").glob("*.blk"))
@@ -218,6 +254,67 @@ async def test_a_deleted_stream_is_created_again_and_told(bus):
     info = await bus.js.stream_info(STREAM)
     assert info.config.max_bytes == STREAMS[STREAM].max_bytes
     await reader.stop()
+
+
+def watched(bus: Bus) -> Any:
+    return SimpleNamespace(bus=bus, clock=bus.clock, alerts=Alerts(bus, bus.clock, Metrics()))
+
+
+@pytest.mark.parametrize("first", ["a reader", "the watch"])
+async def test_one_deleted_stream_is_told_once_whoever_meets_it(bus, monkeypatch, first):
+    monkeypatch.setattr(recovery, "STREAM_SECONDS", 0.1 if first == "the watch" else 2.0)
+    heard = await alerts_of(bus)
+    readers = [Reader(bus), Reader(bus, durable="another")]
+    watch = asyncio.create_task(recovery.watch_streams(watched(bus)))
+    await fill(bus, 1, 3)
+    for reader in readers:
+        await reader.until(3)
+    await readers[0].recorded(3)
+    await readers[1].recorded(3)
+    before = (await bus.js.stream_info(STREAM)).created
+    await bus.js.delete_stream(STREAM)
+    await fill(bus, 11, 12)  # waits for the new stream
+    for reader in readers:
+        await reader.until(5)
+        await reader.recorded(2)
+        await reader.stop()
+    watch.cancel()
+    await asyncio.gather(watch, return_exceptions=True)
+    with pytest.raises(asyncio.CancelledError):
+        await recovery.watch_streams(_once(watched(bus)))
+    await bus.nc.flush()
+    assert (await bus.js.stream_info(STREAM)).created != before
+    assert [STREAM in alert.decode() for alert in heard if b"stream_lost" in alert] == [True]
+
+
+def _once(ctx: Any) -> Any:
+    """Ends a loop after its first round."""
+
+    async def end(seconds: float) -> None:
+        raise asyncio.CancelledError
+
+    ctx.clock = SimpleNamespace(sleep=end)
+    return ctx
+
+
+async def test_streams_on_a_later_page_of_the_list_are_not_taken_for_deleted(own_server):
+    """The server lists 256 streams at a time; those of another program come first here."""
+    bus = await Bus.connect(own_server.url, token=own_server.token)
+    await bus.ensure_streams()
+    config = api.StreamConfig(storage=api.StorageType.MEMORY)
+    for number in range(260):
+        await bus.js.add_stream(config, name=f"A{number}", subjects=[f"a.{number}"])
+    await bus.publish(SUBJECT, b"body", msg_id="m1")
+    heard = await alerts_of(bus)
+    await bus.js.delete_stream("KV_rl_models")
+    with pytest.raises(asyncio.CancelledError):
+        await recovery.watch_streams(_once(watched(bus)))
+    await bus.nc.flush()
+    await asyncio.sleep(0.1)
+    assert [b"KV_rl_models" in alert for alert in heard] == [True]
+    states = await all_states(bus)
+    assert {*STREAMS, "KV_rl_models", "A259"} <= states.keys() and states[STREAM].messages == 1
+    await bus.close()
 
 
 async def test_a_reader_that_keeps_its_own_position_ends_when_its_stream_is_created_again(bus):

@@ -1,11 +1,16 @@
 """Trajectories too large for a message, from the recorder through the store to a row, and what goes wrong."""
 
 import asyncio
+import base64
+import hashlib
+import io
 import json
+import random
 
 import pytest
 import pytest_asyncio
 from collector_world import bodies, collect, count, document, publish, rows
+from PIL import Image
 
 from onward import Recorder
 from onward.bus import Bus, NatsServer
@@ -284,3 +289,45 @@ async def test_opted_out_work_leaves_no_body_behind(ctx, server, tmp_path):
     await claim(ctx, large(1))
     await collect(replace(ctx, settings=settings))
     assert await rows(ctx) == [] and await bodies(ctx) == [] and await ctx.objects.list("claims") == []
+
+
+def picture(seed: int) -> bytes:
+    file = io.BytesIO()
+    Image.frombytes("RGB", (120, 100), random.Random(seed).randbytes(36_000)).save(file, "PNG")
+    return file.getvalue()
+
+
+def part(data: bytes) -> dict:
+    return {"media_type": "image/png", "data": base64.b64encode(data).decode()}
+
+
+async def test_a_picture_of_the_recorder_is_in_the_store_and_its_note_in_the_row(ctx, server, tmp_path):
+    data = picture(1)
+    recorder = Recorder(
+        tmp_path / "o.db", nats_url=server.url, nats_token=server.token, objects=tmp_path / "objects"
+    )
+    with recorder.task("Look", session_id="seen") as task:
+        task.turn(observation={"parts": [part(data)]}, action="next")
+    assert await asyncio.to_thread(recorder.flush, 30.0)
+    recorder.close()
+    await collect(ctx)
+    (row,) = await rows(ctx)
+    whole = json.loads(row["payload"])
+    (attached,) = whole["metadata"]["attachments"]
+    digest = hashlib.sha256(data).hexdigest()
+    assert (attached["media_type"], attached["bytes"], attached["sha256"]) == ("image/png", len(data), digest)
+    assert await ctx.objects.get(attached["uri"]) == data
+    assert f"sha256:{digest}]" in whole["turns"][0]["observation"]["content"]["parts"][0]["data"]
+
+
+async def test_a_picture_of_another_publisher_is_stored_as_its_note(ctx):
+    one = document(1)
+    one["turns"][0]["observation"]["content"] = {"parts": [part(picture(2))]}
+    await publish(ctx, one)
+    before = await bodies(ctx)
+    await collect(ctx)
+    (row,) = await rows(ctx)
+    digest = hashlib.sha256(picture(2)).hexdigest()
+    assert len(row["payload"]) < 5000 and row["payload"].count(f"sha256:{digest}]") == 1
+    assert await bodies(ctx) == before, "a picture is no secret: nothing was published again"
+    assert await ctx.objects.list("attachments") == []

@@ -179,7 +179,7 @@ async def test_an_adapter_serves_under_its_digest_once_it_moved_the_probe(tiny, 
     await sampling.load(digest, folder)  # idempotent: vLLM answers 400, already loaded
     assert server.body("/v1/load_lora_adapter") == {"lora_name": digest, "lora_path": str(folder)}
     probes = [b for path, b in server.requests if path == "/v1/completions" and "prompt_logprobs" in b]
-    assert [b["model"] for b in probes][:3] == [BASE, BASE, digest]
+    assert [b["model"] for b in probes][:4] == [BASE, BASE, BASE, digest]  # the first one at the start
     assert (await sampling.sample(ask(adapter=digest))).token_ids
     await sampling.unload(digest)
     assert digest not in server.adapters
@@ -196,6 +196,21 @@ async def test_an_adapter_that_the_server_lists_but_does_not_apply_is_not_served
     assert digest not in server.adapters
     still, folder = tiny[2]["still"]  # an adapter that changes nothing cannot move the probe
     await sampling.load(still, folder)
+
+
+@pytest.mark.parametrize("mixes", [False, True])
+async def test_a_server_that_mixes_policies_of_one_batch_gets_them_one_at_a_time(
+    tiny, sampling, server, mixes
+):
+    """vllm-project/vllm#48421: the base beside an adapter answers with part of it, and alone rightly."""
+    server.mixes_policies = mixes
+    digest, folder = tiny[2]["moves"]
+    await sampling.load(digest, folder)
+    assert sampling._turns.separate is mixes
+    asked = [ask(adapter=adapter, seed=i) for i, adapter in enumerate([None, digest] * 4)]
+    answers = await asyncio.gather(*(sampling.sample(request) for request in asked))
+    for request, answer in zip(asked, answers, strict=True):
+        assert answer.logprobs == pytest.approx(learners(tiny[1], request, answer).tolist(), abs=1e-4)
 
 
 async def test_a_server_that_was_started_again_gets_its_adapter_back(tiny, sampling, server):

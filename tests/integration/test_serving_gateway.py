@@ -1,7 +1,9 @@
 import asyncio
 import json
+from typing import Any
 
 import httpx
+import openai
 import pytest
 from fastapi import FastAPI
 from serving_world import World, eventually, outcome_id
@@ -449,5 +451,24 @@ async def test_a_path_without_v1_is_told_what_the_base_url_is(world):
     error = answer.json()["error"]
     assert error["type"] == "not_found_error"
     assert error["message"].startswith("There is no /chat/completions here")
-    assert f"{url}/v1 for this gateway" in error["message"]
+    assert error["message"].endswith(f"the base URL for an OpenAI client is {url}/v1.")
     assert (await world.client.get("/v1/chat/completions")).status_code == 405
+    other = (await world.client.get("/v1/embeddings")).json()["error"]["message"]
+    assert "does not serve embeddings" in other and "base URL" not in other
+
+
+async def test_the_real_client_is_told_by_name_what_the_gateway_does_not_do(world):
+    url, key = f"{world.gateway.server.url}/v1", (world.settings.run_dir / "api.key").read_text().strip()
+    async with openai.AsyncOpenAI(base_url=url, api_key=key, max_retries=0) as client:
+        asked: dict[str, Any] = {"model": "onward", "messages": [{"role": "user", "content": "hi"}]}
+        with pytest.raises(openai.BadRequestError) as refused:
+            await client.chat.completions.create(**asked, stop=["x"])
+        assert refused.value.param == "stop"
+        with pytest.raises(openai.BadRequestError) as refused:
+            await client.chat.completions.create(**asked, extra_body={"temprature": 0})
+        assert "did you mean 'temperature'?" in refused.value.message
+        assert (await client.models.retrieve("onward")).id == "onward"
+        names = [model.id async for model in client.models.list()]
+        with pytest.raises(openai.NotFoundError) as missing:
+            await client.models.retrieve("gpt-4")
+        assert all(name in missing.value.message for name in names)

@@ -16,7 +16,7 @@ from stored_documents import RECORDS
 
 from onward import config, host
 from onward.api import status
-from onward.bus import BUCKETS, Bus, NatsServer, read_all, read_document, read_stored
+from onward.bus import BUCKETS, Bucket, Bus, NatsServer, documents, read_all, read_document, read_stored
 from onward.bus.documents import is_learning_paused
 from onward.contracts.buckets import (
     Desired,
@@ -30,6 +30,7 @@ from onward.contracts.buckets import (
     SetAside,
     Traffic,
 )
+from onward.errors import BusError
 from onward.serving.routing.arms import session_key
 from onward.telemetry.alerts import Alerts
 from onward.telemetry.metrics import Metrics
@@ -98,6 +99,30 @@ async def test_an_alert_is_raised_once_also_over_a_restart_and_names_the_command
     assert told_again.told == []
     (one,) = told.told
     assert "onward buckets show rl_jobs job.bad" in one["message"] and "ghost" not in one["message"]
+
+
+async def test_a_copy_that_could_not_be_stored_is_stored_later_with_one_alert(bus, monkeypatch):
+    told, create, tries = alarms(bus), Bucket.create, []
+
+    async def full(self: Bucket, key: str, value: bytes, **options: Any) -> int:
+        tries.append(key)
+        if len(tries) == 1:
+            raise BusError("The bucket is full.")
+        return await create(self, key, value, **options)
+
+    monkeypatch.setattr(Bucket, "create", full)
+    jobs = bus.bucket("rl_jobs")
+    revision = await jobs.put("job.bad", b"not json")
+    for _ in range(3):  # the reader is not held up by further tries
+        assert (await read_all(jobs, JobRecord))[0].document is None
+    assert (len(tries), len(told.told)) == (1, 1)
+    monkeypatch.setattr(documents, "COPY_AGAIN_SECONDS", 0.0)
+    bus.unreadable._next_copy.clear()  # a minute later
+    for _ in range(3):
+        await read_all(jobs, JobRecord)
+    copy = await read_document(bus, SetAside, f"rl_jobs.job.bad.{revision}")
+    assert copy is not None and base64.b64decode(copy.value) == b"not json"
+    assert (len(tries), len(told.told)) == (2, 1)
 
 
 async def test_what_stands_in_is_the_newest_readable_value_and_none_from_before_a_deletion(bus):

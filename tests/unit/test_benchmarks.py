@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from safetensors.numpy import load_file
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 PROGRAMS = [file for file in sorted(FOLDER.glob("*.py")) if "__main__" in file.read_text(encoding="utf-8")]
@@ -35,6 +38,40 @@ def test_a_missing_peer_is_one_sentence_that_says_what_to_install(module: str) -
     assert ran.returncode == 1
     assert "is not installed; run: pip install -e '.[bench]'" in ran.stderr
     assert len(ran.stderr.splitlines()) == 1
+
+
+def measured(monkeypatch: pytest.MonkeyPatch, scratch: Path, *words: str) -> tuple[Path, str]:
+    """What the benchmarks of language models measure with these words on the command line."""
+    pytest.importorskip("torch")
+    monkeypatch.syspath_prepend(str(FOLDER))
+    lm_measure = importlib.import_module("lm_measure")
+    return lm_measure.model_folder(lm_measure.arguments("").parse_args(list(words)), scratch)
+
+
+def test_a_benchmark_measures_the_model_it_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The pulled model, once it is there; before that a sentence, and no other model in its place."""
+    base_models = importlib.import_module("onward.serving.base_models")
+    monkeypatch.setenv("ONWARD_CACHE", str(tmp_path / "cache"))
+    with pytest.raises(SystemExit) as ended:
+        measured(monkeypatch, tmp_path)
+    assert ended.value.code == 2
+    assert "run `onward models pull smollm2`" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        measured(monkeypatch, tmp_path, "--model", str(tmp_path / "absent"))
+
+    folder, name = measured(monkeypatch, tmp_path / "random", "--quick")
+    weights = load_file(folder / "model.safetensors")
+    size = sum(tensor.size for tensor in weights.values())
+    assert name == f"tiny, {size:,} parameters" and name in capsys.readouterr().err
+    assert measured(monkeypatch, tmp_path / "again", "--model", "tiny")[1] == name
+
+    pulled = tmp_path / "cache" / "smollm2-0.1.2"
+    shutil.copytree(folder, pulled)
+    base_models._mark(pulled, base_models.SMOLLM2)
+    assert measured(monkeypatch, tmp_path) == (pulled, f"smollm2, {size:,} parameters")
+    assert measured(monkeypatch, tmp_path, "--model", str(folder))[0] == folder
 
 
 @pytest.mark.long

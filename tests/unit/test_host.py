@@ -1,6 +1,7 @@
 """The host ends what it started, whatever a library does with a cancellation."""
 
 import asyncio
+import json
 import socket
 from pathlib import Path
 
@@ -112,3 +113,41 @@ async def test_a_role_with_a_port_serves_on_the_same_port_after_it_failed(
         assert (answer.status_code, answer.json()["ready"]) == (200, True)
         (report,) = await read_all(loop.ctx.bus.bucket(RoleFailure.BUCKET), RoleFailure)
         assert report.document is not None and report.document.error == "KeyError: 'a defect'"
+
+
+async def test_a_role_that_starts_again_on_another_port_is_found_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = config.load(
+        environ={}, overrides={"data_dir": tmp_path, "nats": {"port": 0}, "http": {"api_port": 0}}
+    )
+    real, fails = FeedbackIntake.deliver, asyncio.Event()
+
+    async def deliver(self: FeedbackIntake, bus: Bus) -> None:
+        if not fails.is_set():
+            await fails.wait()
+            raise KeyError("a defect")
+        await real(self, bus)
+
+    def written() -> str:
+        return json.loads((tmp_path / "run" / host.ENDPOINTS).read_bytes())["api_url"]
+
+    monkeypatch.setattr(FeedbackIntake, "deliver", deliver)
+    async with (
+        host.running(settings, roles=("api",)) as loop,
+        asyncio.timeout(30),
+        httpx.AsyncClient() as client,
+    ):
+        first = written()
+        with socket.socket() as taken:  # the port is not given a second time
+            fails.set()
+            while loop.ctx.ready["api"] is True:
+                await asyncio.sleep(0.01)
+            taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            taken.bind(("127.0.0.1", int(first.rpartition(":")[2])))
+            taken.listen()
+            while loop.ctx.ready["api"] is not True:
+                await asyncio.sleep(0.05)
+        assert written() == loop.ctx.endpoints["api_url"] != first
+        assert (await client.get(f"{written()}/ready")).json()["ready"] is True
+    assert not (tmp_path / "run" / host.ENDPOINTS).exists()

@@ -5,12 +5,22 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-Script = Callable[[dict[str, Any]], dict[str, Any] | int]
-"""From a request to the message that answers it, or to an HTTP status."""
+
+@dataclass(frozen=True)
+class Reply:
+    """A body as it is: a JSON document, or the events of a stream. ``hold`` waits before the last piece."""
+
+    documents: tuple[dict[str, Any], ...]
+    hold: threading.Event | None = None
+
+
+Script = Callable[[dict[str, Any]], dict[str, Any] | int | Reply]
+"""From a request to the message that answers it, to an HTTP status, or to a whole body."""
 
 
 def text(content: str) -> dict[str, Any]:
@@ -30,12 +40,15 @@ def calls(*named: tuple[str, str, dict[str, Any]]) -> dict[str, Any]:
 
 
 class ChatServer:
-    """``requests`` are the bodies that came, ``headers`` theirs."""
+    """``requests`` are the bodies that came, ``headers`` and ``paths`` theirs."""
 
     def __init__(self, script: Script, model: str = "scripted-1") -> None:
         self.script = script
         self.requests: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
+        self.paths: list[str] = []
+        self.fetched: list[dict[str, Any] | int] = []
+        """Documents, or HTTP statuses, that answer the next GET requests."""
         server = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -45,8 +58,11 @@ class ChatServer:
                 body = json.loads(self.rfile.read(int(self.headers["content-length"])))
                 server.requests.append(body)
                 server.headers.append({k.lower(): v for k, v in self.headers.items()})
+                server.paths.append(self.path)
                 said = server.script(body)
-                if isinstance(said, int):
+                if isinstance(said, Reply):
+                    self._reply(said, streams=bool(body.get("stream")))
+                elif isinstance(said, int):
                     self._send(said, "application/json", b'{"error": {"message": "no"}}')
                 elif body.get("stream"):
                     self._send(200, "text/event-stream", b"".join(_events(said)))
@@ -61,6 +77,31 @@ class ChatServer:
                 self.send_header("content-length", str(len(data)))
                 self.end_headers()
                 self.wfile.write(data)
+
+            def do_GET(self) -> None:
+                document = server.fetched.pop(0)
+                status = document if isinstance(document, int) else 200
+                self._send(status, "application/json", json.dumps(document).encode())
+
+            def _reply(self, reply: Reply, *, streams: bool) -> None:
+                if not streams:
+                    if reply.hold is not None:
+                        reply.hold.wait(10)
+                    with suppress(OSError):  # the client may have gone
+                        self._send(200, "application/json", json.dumps(reply.documents[0]).encode())
+                    return
+                self.send_response(200)
+                self.send_header("content-type", "text/event-stream")
+                self.send_header("connection", "close")
+                self.end_headers()
+                for document in reply.documents[:-1]:
+                    self.wfile.write(_event(document))
+                self.wfile.flush()
+                if reply.hold is not None:
+                    reply.hold.wait(10)
+                with suppress(OSError):
+                    self.wfile.write(_event(reply.documents[-1]) + b"data: [DONE]\n\n")
+                self.close_connection = True
 
             def log_message(self, *_: object) -> None:
                 pass

@@ -151,9 +151,9 @@ def world_of(
     """The scripted one for ``run``."""
     slots = num or run.settings.num_envs
 
-    def evaluate(policy: Any, episodes: int, seed: int) -> Any:
+    def evaluate(policy: Any, episodes: int, seed: int, stopped: Callable[[], bool]) -> Any:
         envs = Counting(5, run.threshold, apart=False)
-        return play(policy, envs, episodes, seed, rule=success_rule(envs.spec))
+        return play(policy, envs, episodes, seed, rule=success_rule(envs.spec), stopped=stopped)
 
     return World(lambda worker: Counting(slots, run.threshold, poison), algorithm, evaluate)
 

@@ -128,7 +128,7 @@ JOB: dict[str, Any] = {
         "adapter_digest": "d1",
     },
     "error": {"code": "DATA", "message": "too few"}, "skip_validation": False, "announced": True,
-    "killed": 1,
+    "killed": 1, "interruptions": 2, "not_before": "2026-01-05T09:10:05.000Z",
     "heartbeat": 9, "created_at": "2026-01-05T09:00:00.000Z", "updated_at": "2026-01-05T09:10:00.000Z",
     "progress": {"metrics": {"reward_mean": 0.5}},
 }  # fmt: skip

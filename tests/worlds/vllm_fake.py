@@ -32,6 +32,9 @@ class FakeVllm:
         self.raw_logprobs = False
         self.runtime_lora = True
         self.ignores_adapters = False
+        self.mixes_policies = False
+        """The base's answer is an adapter's if a request to that adapter is answered at the same time."""
+        self._answering: list[str] = []
         self.token_ids_wrong = False
         self.text_wrong = False
         self.without_token_ids = False
@@ -125,6 +128,8 @@ class FakeVllm:
                 return Response(status_code=499)
             if len(body["prompt"]) + body["max_tokens"] > self.max_model_len:
                 return _error(400, f"This model's maximum context length is {self.max_model_len} tokens.")
+            if self.mixes_policies:
+                body = await self._mixed(body)
             with self._lock:
                 choice = self._choice(body)
             if body.get("stream"):
@@ -149,6 +154,13 @@ class FakeVllm:
         body = await request.json()
         self.requests.append((request.url.path, body))
         return body
+
+    async def _mixed(self, body: dict[str, Any]) -> dict[str, Any]:
+        self._answering.append(body["model"])
+        await asyncio.sleep(0.05)  # the others of the batch arrive
+        others = [model for model in self._answering if model != BASE]
+        asyncio.get_running_loop().call_later(0.05, self._answering.remove, body["model"])
+        return body | {"model": others[0]} if others else body
 
     def _card(self, name: str, parent: str | None) -> dict[str, Any]:
         return {

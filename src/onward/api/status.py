@@ -31,7 +31,7 @@ from onward.contracts.buckets import (
 )
 from onward.coordinator.coordinator import rewarded_since_snapshot
 from onward.errors import OnwardError
-from onward.health.disk import least_room
+from onward.health.disk import room_now
 from onward.health.readiness import answers_within
 from onward.release.record import ReleaseRecord, Releases
 from onward.release.wording import what_happened
@@ -92,7 +92,7 @@ async def collect(bus: Bus, warehouse: Warehouse, settings: Settings, clock: Clo
     share = reward_queries.unscored_share(warehouse)
     reads.ask("warehouse", "unscored_share", share, {"n": 0, "unscored": 0})
     reads.ask("objects", "held", quarantine.count_held(Objects.open(settings.objects_at)))
-    reads.ask("", "disk", asyncio.to_thread(least_room, settings.data_dir))  # elsewhere for a remote command
+    reads.ask("", "disk", room_now(settings.data_dir))  # elsewhere for a remote command
     found = await reads.answers(STATUS_SECONDS)
     silent = sorted(reads.silent - {""})
     jobs, releases, serving = found["jobs"], found["releases"], found["serving"]
@@ -167,11 +167,13 @@ def serving_sentence(desired: DesiredRoutes | None) -> str:
 
 def next_sentence(next_job: dict[str, Any], jobs: list[JobRecord], paused: bool) -> str:
     """Describes the next step of the loop: the running job, or the progress towards the next one."""
-    running = next((job for job in reversed(jobs) if job.state in ("queued", "running")), None)
-    if running is not None:
-        percent = running.progress.get("percent_complete")
+    open_jobs = [job for job in reversed(jobs) if job.state in ("queued", "running")]
+    if open_jobs:
+        job = next((job for job in open_jobs if job.state == "running"), open_jobs[0])
+        percent = job.progress.get("percent_complete")
         done = "" if percent is None else f", {percent:.0f} % done"
-        return f"Training job {running.job_id} is {running.state}{done}."
+        why = "" if job.error is None else f" again: {job.error.message.rstrip('.')}"
+        return f"Training job {job.job_id} is {job.state}{done}{why}."
     if next_job["rewarded"] is None:
         counted = f"an unknown number of {next_job['threshold']:,} rewarded trajectories"
     else:

@@ -21,7 +21,7 @@ from nats.js import api
 
 from onward.bus.cancellation import cancellations, honour_cancellation
 from onward.bus.pull import PullBroken, Puller
-from onward.errors import BusError, ConflictError
+from onward.errors import BusError, BusRefusedError, ConflictError
 from onward.telemetry import logs
 
 if TYPE_CHECKING:
@@ -358,5 +358,7 @@ def is_key(key: str) -> bool:
 def _check_key(key: str) -> str:
     if not is_key(key):
         shown = json.dumps(key[:40])
-        raise BusError(f"{shown} is not a key: give letters, digits, '_', '-', '=' or '/', joined by dots.")
+        raise BusRefusedError(
+            f"{shown} is not a key: give letters, digits, '_', '-', '=' or '/', joined by dots."
+        )
     return key

@@ -23,7 +23,7 @@ from nats.js.api import PubAck
 from onward.bus.cancellation import cancellations, honour_cancellation
 from onward.bus.documents import UnreadableValues
 from onward.clock import Clock, SystemClock
-from onward.errors import BusError, ConflictError, NotFoundError, hide_login
+from onward.errors import BusError, BusRefusedError, ConflictError, NotFoundError, hide_login
 from onward.retry import Backoff
 from onward.telemetry import logs
 
@@ -41,7 +41,7 @@ TOO_LARGE_FOR_STREAM = 10054
 _DENIED = re.compile(r'permissions violation for publish to "([^"]+)"', re.IGNORECASE)
 
 
-class PublishRejectedError(BusError):
+class PublishRejectedError(BusRefusedError):
     """The server will never accept this message as it is; sending it again cannot help."""
 
 
@@ -61,6 +61,7 @@ class Bus:
         self.unreadable = UnreadableValues(self)
         self.consuming: set[tuple[str, str]] = set()
         """Stream and durable of each consumer that this process reads now."""
+        self._reported: set[tuple[str, str]] = set()
         self.read_before: dict[tuple[str, str, bool], tuple[Any, list[Entry]]] = {}
         """Results of ``Bucket.keys`` and ``entries``, with the version of the bucket that they show."""
         self._served: list[tuple[str, Callable[[bytes], Awaitable[bytes]]]] = []
@@ -106,6 +107,13 @@ class Bus:
         if self._js is None:
             raise BusError("The bus is not connected: make it with Bus.connect.")
         return self._js
+
+    def is_news(self, stream: str, loss: str) -> bool:
+        """Returns whether this is the first call with this loss of a stream. Each reader of it and the watch
+        meet the loss; one of them reports it."""
+        known = (stream, loss) in self._reported
+        self._reported.add((stream, loss))
+        return not known
 
     @property
     def is_connected(self) -> bool:
@@ -165,7 +173,7 @@ class Bus:
                 finally:
                     self._attempts.discard(attempt)
                 if subject.lower() in self._denied:
-                    raise BusError(
+                    raise BusRefusedError(
                         f"This login of NATS may not publish on {subject}: give it the right, or use another "
                         "login (docs/logins.md)."
                     )

@@ -22,7 +22,7 @@ from nats.js import api
 from onward.bus.cancellation import cancellations, honour_cancellation
 from onward.bus.deadletter import store_dead_letter
 from onward.bus.headers import usable
-from onward.bus.position import Position, report
+from onward.bus.position import Position, report, report_lost
 from onward.bus.pull import PullBroken, Puller
 from onward.clock import Clock
 from onward.errors import (
@@ -366,12 +366,12 @@ class _Consumption:
         from onward.bus.streams import create  # streams imports more than a reader needs
 
         info = await create(self.bus, self.stream)
-        await report(
+        await report_lost(
             self.bus,
-            "stream_lost",
+            self.stream,
+            str(info.created),
             f"Stream {self.stream} did not exist and was created. Messages that it held after "
             f"{self._position.floor} and that {self.durable} had not read are lost.",
-            stream=self.stream,
             settled=self._position.floor,
         )
         return info

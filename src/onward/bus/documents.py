@@ -9,7 +9,9 @@ The value itself stays where it is, so a newer version may read it again.
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -35,7 +37,8 @@ Check = Callable[[Any], object]
 MOST_KNOWN = 10_000
 """Unreadable revisions in memory: each is looked at once."""
 COPY_SECONDS = 5.0
-
+COPY_AGAIN_SECONDS = 60.0
+"""Pause before the next try to copy a value: a full bucket must not hold up each reader."""
 
 NOT_OURS = "It was not written by Onward."
 
@@ -116,7 +119,10 @@ class UnreadableValues:
         self._bus = bus
         self.alerts: Alerts | None = None
         """Set in a service. A command that only looks copies nothing and raises no alert."""
-        self._reported: Lru[tuple[str, str, int], None] = Lru(MOST_KNOWN)
+        self._told: Lru[tuple[str, str, int], None] = Lru(MOST_KNOWN)
+        """Values of which this process has raised the alert."""
+        self._next_copy: Lru[tuple[str, str, int], float] = Lru(MOST_KNOWN)
+        """Time of the next try to copy a value; never again once the copy is stored."""
         self._stand_ins: Lru[tuple[str, str, int, type[Document]], Any] = Lru(MOST_KNOWN)
 
     async def find_stand_in(
@@ -132,9 +138,10 @@ class UnreadableValues:
 
     async def _set_aside(self, bucket: Bucket, entry: Entry, why: str, has_stand_in: bool) -> None:
         name = (bucket.name, entry.key, entry.revision)
-        if self.alerts is None or name in self._reported:
+        now = self._bus.clock.monotonic()
+        if self.alerts is None or (name in self._next_copy and now < self._next_copy[name]):
             return
-        self._reported[name] = None
+        self._next_copy[name] = now + COPY_AGAIN_SECONDS
         copies, key = self._bus.bucket(SetAside.BUCKET), f"{bucket.name}.{entry.key}.{entry.revision}"
         copy = SetAside(
             bucket=bucket.name,
@@ -145,22 +152,32 @@ class UnreadableValues:
             value=base64.b64encode(entry.value).decode(),
         )
         try:
-            if await copies.get(key) is not None:
-                return  # an earlier process, or another one
-            goes_on = "its newest readable value counts" if has_stand_in else "its readers go on without it"
-            await self.alerts.raise_(
-                "record_unreadable",
-                f"Record {entry.key} of {bucket.name} cannot be read: {why} It is set aside, and {goes_on}. "
-                f"See 'onward buckets show {bucket.name} {entry.key}'.",
+            if await copies.get(key) is None:  # no earlier process has done it, and no other one
+                if name not in self._told:
+                    self._told[name] = None
+                    await _tell(self.alerts, bucket, entry, why, has_stand_in)
+                with contextlib.suppress(ConflictError):  # another process stored it just now
+                    await copies.create(key, copy.dump(), deadline=COPY_SECONDS)
+            self._next_copy[name] = math.inf
+        except BusError as error:  # a full bucket must not stop the reader
+            log.warning(
+                "an unreadable value was not copied, and is tried again",
                 bucket=bucket.name,
                 key=entry.key,
-                revision=entry.revision,
+                why=str(error),
             )
-            await copies.create(key, copy.dump(), deadline=COPY_SECONDS)
-        except (BusError, ConflictError) as error:  # a full bucket must not stop the reader
-            log.warning(
-                "an unreadable value was not copied", bucket=bucket.name, key=entry.key, why=str(error)
-            )
+
+
+async def _tell(alerts: Alerts, bucket: Bucket, entry: Entry, why: str, has_stand_in: bool) -> None:
+    goes_on = "its newest readable value counts" if has_stand_in else "its readers go on without it"
+    await alerts.raise_(
+        "record_unreadable",
+        f"Record {entry.key} of {bucket.name} cannot be read: {why} It is set aside, and {goes_on}. "
+        f"See 'onward buckets show {bucket.name} {entry.key}'.",
+        bucket=bucket.name,
+        key=entry.key,
+        revision=entry.revision,
+    )
 
 
 async def _newest_readable(

@@ -61,12 +61,12 @@ class Position:
             self.floor = record.sequence
             return True
         if record is not None:
-            await report(
+            await report_lost(
                 self._bus,
-                "stream_lost",
+                self._stream,
+                str(info.created),
                 f"Stream {self._stream} was created again. The earlier one was settled up to message "
                 f"{record.sequence} for {self._key.partition('.')[2]}; later messages of it are lost.",
-                stream=self._stream,
                 settled=record.sequence,
             )
         return is_first and record is None
@@ -86,12 +86,12 @@ class Position:
                 low = middle + 1
             else:
                 high = middle
-        await report(
+        await report_lost(
             self._bus,
-            "stream_lost",
+            self._stream,
+            f"end {self._bus.reconnects}",  # only a restart of the server can lose the end
             f"Stream {self._stream} lost its last messages: it ends at {info.state.last_seq}, and "
             f"{max(self.floor, delivered)} were read. New messages are read from {low} on.",
-            stream=self._stream,
             last=info.state.last_seq,
             settled=self.floor,
         )
@@ -135,6 +135,14 @@ class Position:
         except nats.js.errors.NotFoundError:
             return ""
         return raw.time.isoformat(timespec="microseconds") if raw.time else ""
+
+
+async def report_lost(bus: Bus, stream: str, loss: str, message: str, **facts: Any) -> None:
+    """Reports a loss of ``stream`` once, whichever of its readers meets it first; see ``Bus.is_news``."""
+    if bus.is_news(stream, loss):
+        await report(bus, "stream_lost", message, stream=stream, **facts)
+    else:
+        log.warning("another reader of a lost stream", stream=stream, message=message, **facts)
 
 
 async def report(bus: Bus, kind: str, message: str, **facts: Any) -> None:

@@ -297,7 +297,11 @@ class NatsServer:
         for account, stream in _RESTORING.findall(text):
             if (account, stream) not in restored:
                 folder = store / "jetstream" / account / "streams" / stream
-                return f"; it restores stream {stream}, which may be damaged, from {folder}"
+                return (
+                    f" because it restores stream {stream}, which is damaged or very large: start again, and "
+                    f"if that does not help, move {folder} out of the data folder, keep it, and start again "
+                    f"(docs/recovery.md says what that costs)"
+                )
         return ""
 
     def _explain_early_end(self, code: int, offset: int) -> None:

@@ -374,11 +374,31 @@ def _declared(stream: str, specs: Mapping[str, StreamSpec] = STREAMS) -> api.Str
     return bucket_config(bucket, BUCKETS[bucket])
 
 
+async def all_states(bus: Bus) -> dict[str, api.StreamState]:
+    """Returns the state of each stream on the server, Onward's or not. The server lists 256 at a time. Raises
+    nats.errors.Error."""
+    found: dict[str, api.StreamState] = {}
+    offset = 0
+    while True:
+        page: Any = await bus.js.streams_info_iterator(offset=offset)
+        before = offset
+        for info in page:
+            found[str(info.config.name)] = info.state
+            offset += 1
+        if offset >= page.total or offset == before:
+            return found
+
+
 async def stream_infos(bus: Bus) -> dict[str, api.StreamInfo]:
     """Returns the server's facts on each declared stream that exists. Asks for all at once, by name: a login
     of one role may not list streams. Raises BusError."""
     found = await asyncio.gather(*(_existing(bus, name) for name in STREAMS))
     return {name: info for name, info in zip(STREAMS, found, strict=True) if info is not None}
+
+
+async def exists(bus: Bus, name: str) -> bool:
+    """Returns whether the server has this stream. Raises BusError."""
+    return await _existing(bus, name) is not None
 
 
 async def _existing(bus: Bus, name: str) -> api.StreamInfo | None:

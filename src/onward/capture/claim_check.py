@@ -13,10 +13,12 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from onward.capture import attachments
 from onward.contracts import MAX_BYTES, canonical_json, subjects
 from onward.errors import ConflictError, ContractError, NotFoundError
 from onward.ids import ID_PATTERN
@@ -184,7 +186,9 @@ def stand_in_message(document: dict[str, Any], claim: Claim) -> bytes:
 
 
 def needs_store(bus: Bus, subject: str, body: bytes) -> bool:
-    """Returns whether it is a trajectory that is too large for a message."""
+    """Returns whether it is an attachment, or a trajectory that is too large for a message."""
+    if subject == attachments.SUBJECT:
+        return True
     return subject == subjects.TRAJECTORY and len(body) > min(DIRECT_BYTES, bus.max_payload - ROOM)
 
 
@@ -198,8 +202,9 @@ async def publish(
     msg_id: str,
     headers: Mapping[str, str],
 ) -> Claim | None:
-    """Publishes a message; a trajectory that is too large for a message goes by claim check, which is
-    returned. Raises ObjectError if the store is unavailable, PublishRejectedError if none is configured."""
+    """Publishes a message. A trajectory that is too large for one goes by claim check, which is returned; an
+    attachment, whose ``msg_id`` is its key, is only stored. Raises ObjectError if the store is unavailable,
+    PublishRejectedError if none is configured."""
     from onward.bus.connection import PublishRejectedError
     from onward.telemetry.crashpoints import crashpoint
 
@@ -207,9 +212,13 @@ async def publish(
     if needs_store(bus, subject, body):
         if objects is None:
             raise PublishRejectedError(
-                f"A trajectory of {len(body)} bytes is too large for a message: open the recorder with "
-                "objects= (the collector's object store)."
+                f"A trajectory or attachment of {len(body)} bytes is too large for a message: open the "
+                "recorder with objects= (the collector's object store)."
             )
+        if subject == attachments.SUBJECT:
+            with suppress(ConflictError):  # the same content, from an earlier try
+                await objects.put(msg_id, body, create_only=True)
+            return None
         document = json.loads(body)
         claim = await store(objects, document["trajectory_id"], body, now)
         crashpoint("claims.stored")
@@ -236,10 +245,11 @@ def outbox_sender(bus: Bus, objects: Objects | None, clock: Clock) -> Send:
 
 
 async def delete_old(objects: Objects, now: datetime) -> int:
-    """Deletes bodies stored more than KEEP ago, claimed or not; returns their number. Raises ObjectError."""
+    """Deletes bodies and attachments stored more than KEEP ago, claimed or not; returns their number. Raises
+    ObjectError."""
     oldest = f"{(now - KEEP).astimezone(UTC):%Y%m%d}"
     gone = 0
-    for key in await objects.list(PREFIX):
+    for key in [*await objects.list(PREFIX), *await objects.list(attachments.PREFIX)]:
         day = key.split("/")[1]
         if day.isdigit() and day < oldest:
             await objects.delete(key)

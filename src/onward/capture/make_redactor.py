@@ -13,25 +13,29 @@ from onward.bus.logins import ROLES_FILE, Logins
 from onward.capture.collecting.inspection import Inspector
 from onward.capture.opt_out import OptOut
 from onward.config import Settings
-from onward.redaction import Known, Redactor
+from onward.redaction import Known, Redactor, read_rules
 from onward.redaction.known import read_secrets
+from onward.redaction.own_rules import NO_RULES
 
 LOCAL_KEYS = ("api.key", "nats.token", "gateway.key", "quarantine.key", "feedback.key")
 """Files in ``run_dir`` with secrets that Onward generated, one a line."""
 
 
 def redactor_of(settings: Settings, environ: Mapping[str, str] | None = None) -> Redactor:
-    """Returns a redactor with all rules and ``capture.optional_kinds``. Known secrets: the content of
+    """Returns a redactor with all rules, ``capture.optional_kinds`` and the rules of
+    ``capture.redaction_rules_file``. Known secrets: the content of
     ``capture.known_secrets_file``, the credentials of ``environ`` (None: of the process) and of the settings,
     the local keys.
 
-    Raises ConfigError for an unknown kind and for a file that cannot be read.
+    Raises ConfigError for an unknown kind, for a file that cannot be read and for a wrong rule.
     """
     file = settings.capture.known_secrets_file
     secrets = [] if file is None else read_secrets(file)
     environ = {**(os.environ if environ is None else environ), **_given(settings)}
     known = Known.from_environment(environ, [*secrets, *_local_keys(settings)])
-    return Redactor(known, tuple(settings.capture.optional_kinds))
+    rules = settings.capture.redaction_rules_file
+    own = NO_RULES if rules is None else read_rules(rules)
+    return Redactor(known, tuple(settings.capture.optional_kinds), own=own)
 
 
 def inspector_of(settings: Settings) -> Inspector:

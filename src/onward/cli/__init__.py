@@ -77,7 +77,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "releases": ("releases", "release"),
 }
 COMMANDS |= {name: (name,) for name in SUMMARIES if not any(name in names for names in COMMANDS.values())}
-COMMANDS["control_evaluate"] = ("control",)
+COMMANDS |= {"control_evaluate": ("control",), "control_check": ("control",)}
 """Module → its commands. A command loads only its own module, so that it starts quickly."""
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -60,7 +62,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Events as JSON lines.")]
 
 @control.command(help=_TRAIN)
 def train(
-    env: Annotated[str, typer.Argument(metavar="ENV", help="A Gymnasium id, or module:id.")],
+    env: Annotated[str, typer.Argument(metavar="ENV", help="A Gymnasium id, module:id or module:Class.")],
     algorithm: Annotated[
         str | None,
         typer.Option(help=f"One of {', '.join(ALGORITHMS)}; not given with --from: that run's."),
@@ -106,18 +108,31 @@ def train(
     processes: Annotated[
         int | None, typer.Option(min=1, help="Seeds at a time; not given: one per core.")
     ] = None,
+    env_processes: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Processes for slow environments; not given: one per core if a step is slow."
+        ),
+    ] = None,
     out: Out = Path("runs"),
     as_json: AsJson = False,
 ) -> None:
+    from onward.control.environments.check import require
+
     env = with_version(env)
     asked = {
         "obs_noise": obs_noise, "eval_every": eval_every, "eval_share": eval_share, "threshold": threshold,
-        "timesteps": timesteps, "env_kwargs": env_kwargs(env_set),
+        "timesteps": timesteps, "env_kwargs": env_kwargs(env_set), "env_processes": env_processes,
         "stop_when_solved": False if keep_going else None,
     }  # fmt: skip
     options = {name: value for name, value in asked.items() if value is not None}
     first, note = _first_run(env, algorithm, preset, start, changes or [], {**options, "seed": seed})
+    warnings, slow = require(first.env, first.env_kwargs)
+    for warning in warnings:
+        say(warning, err=True)
     _check_world(first)
+    if env_processes is None and slow and seeds == 1:
+        first = replace(first, env_processes=os.cpu_count() or 1)
     runs = [RunConfig(**{**vars(first), "seed": seed + more}) for more in range(seeds)]
     tasks = [(run, Folder.of(out, run), False) for run in runs]
     if not as_json:
@@ -179,7 +194,7 @@ def resume(
     if timesteps is not None:
         going_on = run.stop_when_solved and not solved
         run = RunConfig(**{**vars(run), "timesteps": timesteps, "stop_when_solved": going_on})
-    elif solved or before.get("steps", 0) >= run.timesteps:
+    elif before.get("end") != "interrupted" and (solved or before.get("steps", 0) >= run.timesteps):
         raise ControlError(
             f"The run in {folder} is {before['end']}: give --timesteps with a later end to go on."
         )

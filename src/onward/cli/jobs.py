@@ -147,6 +147,7 @@ def _document(job: JobRecord, release: ReleaseRecord | None) -> dict[str, Any]:
         "attempt": job.attempt,
         "handed_back": job.handed_back,
         "killed": job.killed,
+        "not_before": job.not_before,
         "samples": job.samples,
         "percent": job.progress.get("percent_complete"),
         "metrics": job.progress.get("metrics"),

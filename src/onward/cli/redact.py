@@ -22,9 +22,10 @@ from onward.cli import app
 from onward.cli.output import Table, number, print_json, print_text, say
 from onward.errors import ConfigError
 from onward.progress import Bars
-from onward.redaction import POLICY_VERSION, Known, Redactor, table
+from onward.redaction import POLICY_VERSION, Known, Redactor, read_rules, table
 from onward.redaction.engine import check_tenant_key
 from onward.redaction.known import read_secrets
+from onward.redaction.own_rules import NO_RULES
 
 PROGRESS_FROM = 4 << 20
 """File size in bytes from which a progress bar is shown in a terminal."""
@@ -49,6 +50,9 @@ def redact(
             help="Also this kind, which is off by default: WALLET, SEED_PHRASE, GPS, DATE_OF_BIRTH, "
             "PASSPORT. May be given again.",
         ),
+    ] = None,
+    rules: Annotated[
+        Path | None, typer.Option(help="TOML file with rules of your own and an allow list.")
     ] = None,
     report: Annotated[
         bool, typer.Option("--report", help="On standard error: what was replaced where, never a value.")
@@ -79,7 +83,11 @@ def redact(
         raise ConfigError("--json goes with 'onward redact rules'; a report is JSON anyway (--report).")
     if kind is not None and kind not in KINDS:
         raise ConfigError(f"--format is {kind!r}: expected one of {', '.join(KINDS)}.")
-    redactor = Redactor(Known(read_secrets(known) if known else ()), tuple(optional or ()))
+    redactor = Redactor(
+        Known(read_secrets(known) if known else ()),
+        tuple(optional or ()),
+        own=read_rules(rules) if rules else NO_RULES,
+    )
     key = _bytes_of(tenant_key) if tenant_key else None
     if key is not None:
         check_tenant_key(key)

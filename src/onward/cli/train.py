@@ -61,6 +61,12 @@ def train(
     data: Annotated[
         list[Path] | None, typer.Option(help="JSON lines; may be repeated.", rich_help_panel=DATA)
     ] = None,
+    eval: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="sft, dpo: a file to judge the policy on; the best is handed out.", rich_help_panel=DATA
+        ),
+    ] = None,
     env: Annotated[
         str | None,
         typer.Option(
@@ -68,8 +74,16 @@ def train(
         ),
     ] = None,
     demonstrations: Annotated[
-        int, typer.Option(min=1, help="sft with --env: tasks that its reference shows.", rich_help_panel=DATA)
+        int, typer.Option(min=1, help="sft with --env: tasks that are shown.", rich_help_panel=DATA)
     ] = 400,
+    solver: Annotated[
+        str | None,
+        typer.Option(
+            help="sft with --env: who shows them, as package.module:object. By default the environment's own "
+            "reference or, with --data, the attempts in these files, played again.",
+            rich_help_panel=DATA,
+        ),
+    ] = None,
     model: Annotated[
         str,
         typer.Option(
@@ -122,15 +136,19 @@ def train(
         model_folder=None if model == base_models.TINY else base_models.resolve(model, Path("models")),
         out=out,
         data=data or [],
+        eval=eval or [],
         env=env,
         start=start,
         demonstrations=demonstrations,
+        solver=solver,
         spec=spec,
         plan=plan,
     )
     prepared = local.prepare(wanted)
-    if prepared.excluded:
-        say(f"Left out: {local.excluded_text(prepared.excluded)}.", err=True)
+    if prepared.excluded.text:
+        say(f"Left out: {prepared.excluded.text}.", err=True)
+    for name, place in prepared.excluded.unread.items():
+        say(f"The field {name!r} is not read (first in {place}).", err=True)
     if dry_run:
         _dry_run(prepared, as_json)
         return
@@ -149,11 +167,12 @@ def _refuse_idle(ctx: typer.Context, in_environment: bool, algorithm: str) -> No
     shows = in_environment and algorithm == "sft"
     if not in_environment or shows:
         where = "in sft, which plays nothing" if shows else "without --env"
-        _refuse(ctx, options(EnvironmentPlan), where)
+        shown_too = {"dialect", "tasks", "held_out"} if shows else set()  # they say which tasks are shown
+        _refuse(ctx, options(EnvironmentPlan).keys() - shown_too, where)
     if in_environment:
         _refuse(ctx, _SCORED, "with --env, whose own verdict is the return")
     if not shows:
-        _refuse(ctx, {"demonstrations"}, "but in sft with --env")
+        _refuse(ctx, {"demonstrations", "solver"}, "but in sft with --env")
 
 
 def _refuse(ctx: typer.Context, names: Collection[str], where: str) -> None:

@@ -17,6 +17,7 @@ from rich.text import Text
 from onward.cli.output import plain_lines, say
 from onward.errors import runnable
 from onward.progress import PART, Bar, Bars
+from onward.training.data.report import told
 from onward.training.job.curves import Curves
 from onward.training.spec.request import JobSpec
 
@@ -32,6 +33,7 @@ SHOWN: dict[str, str] = {
     "tokens_per_second": "{:.0f} tokens/s",
 }
 """Metric → its format. Metrics that a step does not have are left out."""
+EVALUATED = ("eval_loss", "eval_accuracy")
 PICTURE_SECONDS = 20.0
 
 
@@ -70,6 +72,11 @@ class Display:
                 f"Held-out tasks {event['when']}: success {_number(event['success'])} "
                 f"({event['episodes']} episodes, {event['unscored']} unscored)."
             )
+        elif kind == "eval":
+            named = ", ".join(
+                f"{name.removeprefix('eval_')} {event[name]:.4f}" for name in EVALUATED if name in event
+            )
+            self._say(f"On --eval after step {event['step']}: {named}.")
         elif kind == "stopping" and event["times"] == 1:
             self._say("Stopping after this step; Ctrl-C again stops at once, back to the last saved state.")
 
@@ -89,6 +96,8 @@ class Display:
                 f"(panel {str(metrics['panel_hash'])[:12] or 'unknown'}).{verdict(before, after)}"
             )
         where = "model" if self.spec.full else "checkpoint"
+        if "handed_out" in metrics:
+            self._say(handed_out(metrics["handed_out"], self.out, where))
         self._say(
             f"Done in {last['seconds']:.0f} s with at most {last['peak_memory_gb']:.2f} GB: "
             f"{self.out / where}. "
@@ -103,6 +112,8 @@ class Display:
         elif event["name"].startswith("state not readable"):
             self.curves.start_at(0)
             self._say("The saved state cannot be read: starting over.")
+        elif event["name"] == "train" and (left_out := told(event["excluded"], event.get("places"))):
+            self._say(f"Left out: {left_out}.")
         elif event["name"] == "load" and not self.curves.rows:
             self._say(f"Training {self.spec.base_model} with {self.spec.algorithm} in {self.out}.")
 
@@ -154,6 +165,19 @@ def _duration(seconds: float) -> str:
     if seconds < 90:
         return f"{max(1.0, seconds):.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def handed_out(told: dict[str, Any], out: Path, where: str) -> str:
+    """Returns a sentence on which policy of a run is its result, and why."""
+    step, last = told["step"], told["of"]
+    why = f"the best {told['by']} ({told['figure']:.3f})"
+    if step == last:
+        return f"Handed out: the policy after the last step, {step}, which has {why}."
+    which = "the start, since no later policy was better," if step == 0 else f"the policy after step {step},"
+    return (
+        f"Handed out in {out / where}: {which} which has {why}. The one after the last step, {last}, is in "
+        f"{out / 'last'}."
+    )
 
 
 def verdict(before: float | None, after: float | None) -> str:

@@ -82,6 +82,11 @@ class Action(ExtendedPart):
     tool_args: Object | None = optional("Arguments passed to the tool.")
     raw_response: Text | None = optional("Full answer of the language model, thoughts included.")
     sampling: Sampling | None = own_field("The gateway's record of the generation behind this action.")
+    finish_reason: Text | None = own_field(
+        "Why the answer ended, in its server's word: stop, tool_calls, length, content_filter …"
+    )
+    refusal: Text | None = own_field("The model's refusal, if it declined to answer.")
+    other_choices: ListOf[Object] | None = own_field("Actions of the further choices of the same answer.")
 
 
 class Result(ExtendedPart):
@@ -137,6 +142,9 @@ class TrajectoryMetadata(ExtendedPart):
     total_cost_usd: Annotated[Number, Field(ge=0)] | None = optional("Cost in US dollars.")
     outcome: Outcome | None = own_field("How the task ended.")
     release: ReleaseTag | None = own_field("Release and arm that served the session.")
+    attachments: ListOf[Object] | None = own_field(
+        "Pictures and other binary data that a note stands for: media_type, bytes, sha256."
+    )
 
 
 class Trajectory(Message):

@@ -34,6 +34,7 @@ from onward.envs.environment import MAX_ANSWER_CHARACTERS
 from onward.envs.failures import EnvironmentFailure
 from onward.envs.protocol import Meta
 from onward.envs.rollouts import Reply
+from onward.envs.solvers import SOLVERS, MakeSolver
 from onward.envs.tasks import TaskRef, panel_hash
 from onward.errors import ConfigError, ConflictError, NotFoundError
 from onward.retry import Backoff
@@ -98,6 +99,8 @@ class EnvClient:
             transport=transport,
         )
         self._late: set[asyncio.Task[None]] = set()
+        self._free: list[int | str] = []
+        """Instances between two episodes."""
         self._dialect = ONWARD
         self.meta: Meta | None = None
         """Metadata that the server reports; None for AgentGym's own, which report none."""
@@ -117,6 +120,8 @@ class EnvClient:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        while self._free:
+            await self._close(self._free.pop())
         if self._late:
             await asyncio.wait(self._late, timeout=self._deadlines.close)
         for task in list(self._late):
@@ -126,8 +131,10 @@ class EnvClient:
 
     def panel(self, split: str | None = None, seed: int = 0, n: int | None = None) -> list[TaskRef]:
         """Returns the first ``n`` tasks of a split. AgentGym's servers have one split and do not report its
-        size. Raises NotFoundError for an unknown split, ConfigError where ``n`` is needed."""
+        size, which is known for some. Raises NotFoundError for an unknown split, ConfigError where ``n`` is
+        needed."""
         if self.meta is None:
+            n = self._dialect.tasks if n is None else n
             if n is None:
                 raise ConfigError(f"The server at {self._at} does not tell how many tasks it has: give n.")
             return [TaskRef(self.name, AGENTGYM_SPLIT, index) for index in range(n)]
@@ -140,6 +147,11 @@ class EnvClient:
         return [
             TaskRef(self.name, chosen, index, seed) for index in range(size if n is None else min(n, size))
         ]
+
+    @property
+    def solver(self) -> MakeSolver | None:
+        """The scripted player for this kind of server; None if there is none."""
+        return SOLVERS.get(self._dialect.name) if self.meta is None else None
 
     async def observe_panel(self, tasks: Sequence[TaskRef]) -> str:
         """Returns a hash of the first observations of ``tasks``, and stores it as ``panel_hash``.
@@ -156,16 +168,27 @@ class EnvClient:
 
     @contextlib.asynccontextmanager
     async def open(self, task: TaskRef) -> AsyncIterator[RemotePlay]:
-        """Starts ``task``, and closes the instance at the end. Raises EnvironmentFailure."""
-        number, document = await self._create(task)
+        """Starts ``task``. At the end its instance is closed, or kept for the next task where
+        ``/reset`` starts one: AgentGym's servers draw a task at ``/create`` too, and not all can close.
+        Raises EnvironmentFailure.
+        """
+        if self._dialect.starts_at_create or not self._free:
+            number, document = await self._create(task)
+        else:
+            number, document = self._free.pop(), None
+        is_usable = False
         try:
             if not self._dialect.starts_at_create:
                 body = {"id": number, self._dialect.reset_key: task.index}
                 seconds = self._deadlines.reset
                 document = await self._call("/reset", body, "reset_timeout", seconds, repeatable=True)
             yield RemotePlay(self, number, read_start(document))
+            is_usable = not self._dialect.starts_at_create
         finally:
-            await self._close(number)
+            if is_usable:
+                self._free.append(number)
+            else:
+                await self._close(number)
 
     async def step(self, number: int | str, answer: str, score_before: float) -> Reply:
         """Plays one step of an instance. Raises EnvironmentFailure."""

@@ -47,6 +47,8 @@ class Dialect:
     """True for BabyAI: it leaves an episode open that succeeded late, and goes on adding to its score."""
     parse: Callable[[str], str] = parse_action
     """Answer → action, done here since the server does not. Raises ValueError with a text for the agent."""
+    tasks: int | None = None
+    """Number of tasks; a larger index begins again at the first. None: not known, or without end."""
     starts_at_create: bool = False
     """True if ``/create`` takes the task, so no ``/reset`` is needed."""
 
@@ -62,6 +64,7 @@ DIALECTS: dict[str, Dialect] = {
         f"the listed crafting commands, each exactly as it is listed, always with the numbers. {_FORM}",
         horizon=30,
         parse=_plain,
+        tasks=544,
     ),
     "babyai": Dialect(
         "babyai",

@@ -198,7 +198,7 @@ class LocalSource:
     """An environment in this process, as a source of episodes for ``rollouts``."""
 
     def __init__(self, environment: Environment) -> None:
-        self._environment = environment
+        self.environment = environment
         self.name = environment.name
         self.instructions = environment.instructions
         self.horizon = environment.horizon
@@ -206,13 +206,13 @@ class LocalSource:
 
     def panel(self, split: str | None = None, seed: int = 0, n: int | None = None) -> list[TaskRef]:
         """Returns the first ``n`` tasks of a split, by default all held-out ones. Raises NotFoundError."""
-        return self._environment.panel(split or self._environment.held_out, seed, n)
+        return self.environment.panel(split or self.environment.held_out, seed, n)
 
     @contextlib.asynccontextmanager
     async def open(self, task: TaskRef) -> AsyncIterator[_LocalPlay]:
         """Opens an episode. Raises NotFoundError (unknown task), EnvironmentFailure (it cannot begin)."""
         with _breaking(task):
-            instance = self._environment.start(task)
+            instance = self.environment.start(task)
         yield _LocalPlay(instance)
 
 

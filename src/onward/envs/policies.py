@@ -1,13 +1,13 @@
-"""Policies that need no model: the reference solution of an environment, and a random one.
+"""Policies that need no model: an environment's reference solution, recorded answers, and a random one.
 
-They measure the highest success rate possible in an environment and the rate of chance, in the same driver
-that plays models.
+The first and the last measure the highest success rate possible in an environment and the rate of chance, in
+the same driver that plays models.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from onward.envs.environment import Environment, LocalSource, Player
 from onward.envs.rollouts import Action, Conversation, Episode, Source, rollouts
@@ -28,6 +28,22 @@ class ScriptedPolicy:
         if conversation.turn == 0:
             self._players[conversation.key] = self._make(conversation)
         return self._players[conversation.key](conversation.messages[-1]["content"])
+
+
+class RecordedPolicy:
+    """Gives the answers of earlier attempts again: index of a task → one answer a turn."""
+
+    def __init__(self, answers: Mapping[int, Sequence[str]]) -> None:
+        self._answers = answers
+
+    async def act(self, conversations: Sequence[Conversation]) -> list[Action]:
+        return [self._act(conversation) for conversation in conversations]
+
+    def _act(self, conversation: Conversation) -> Action:
+        answers = self._answers.get(conversation.task.index, ())
+        if conversation.turn < len(answers):
+            return Action(answers[conversation.turn])
+        return Action("", stopped="no_more_answers")
 
 
 def reference_policy(environment: Environment) -> ScriptedPolicy:

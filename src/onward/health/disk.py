@@ -1,12 +1,22 @@
-"""Room on the disk of the data folder."""
+"""Room on the disk of the data folder.
+
+A call on a mount that hangs never returns, so each such call is shared: one thread waits, not one for each
+caller.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import secrets
+from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from threading import Thread
+from typing import Generic, TypeVar
 
 from onward.errors import ConfigError
 
@@ -14,6 +24,7 @@ FOLDERS = ("nats", "chdb", "objects", "outbox", "run")
 """Parts of the data folder that may be mount points of their own."""
 LEAST_ROOM = 64 << 20
 """Bytes that must be free; on a disk below 1.28 GB it is 5 % of the disk."""
+T = TypeVar("T")
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
@@ -33,6 +44,41 @@ class Room:
     def is_full(self) -> bool:
         """True if so little is free that writes fail, or soon will."""
         return self.free < min(LEAST_ROOM, 0.05 * self.total)
+
+
+class SharedCall(Generic[T]):
+    """Runs a blocking call in a thread, one at a time: callers that come meanwhile get the same answer.
+
+    The thread ends with the process, which a mount that hangs thus does not keep from stopping. A caller sets
+    its own deadline; the call goes on.
+    """
+
+    def __init__(self, call: Callable[[], T]) -> None:
+        self._call = call
+        self._under_way: Future[T] | None = None
+
+    async def __call__(self) -> T:
+        if self._under_way is None or self._under_way.done():
+            self._under_way = Future()
+            self._under_way.set_running_or_notify_cancel()  # no caller can cancel it for the others
+            Thread(target=self._run, args=(self._under_way,), daemon=True, name="onward-disk").start()
+        return await asyncio.wrap_future(self._under_way)
+
+    def _run(self, answer: Future[T]) -> None:
+        try:
+            answer.set_result(self._call())
+        except BaseException as error:
+            answer.set_exception(error)
+
+
+_rooms: dict[Path, SharedCall[Room]] = {}
+
+
+async def room_now(data_dir: Path) -> Room:
+    """Returns ``least_room`` without blocking the loop; it never ends on a mount that hangs."""
+    if data_dir not in _rooms:
+        _rooms[data_dir] = SharedCall(partial(least_room, data_dir))
+    return await _rooms[data_dir]()
 
 
 def least_room(data_dir: Path) -> Room:

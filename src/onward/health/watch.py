@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from dataclasses import dataclass
+from functools import partial
 
 import nats.errors
 import nats.js.errors
@@ -19,7 +20,7 @@ from onward.bus.cancellation import until_cancelled
 from onward.bus.streams import stream_infos
 from onward.context import Context
 from onward.errors import OnwardError
-from onward.health.disk import Room, check_writable, least_room
+from onward.health.disk import Room, SharedCall, check_writable, room_now
 from onward.health.levels import DISK_LEVELS, STREAM_LEVELS, Levels
 from onward.health.readiness import READY_SECONDS, answers_within
 from onward.retry import Backoff
@@ -51,6 +52,7 @@ class Watch:
     def __init__(self, ctx: Context, server: NatsServer | None = None) -> None:
         """``server``: the embedded one, if this process started it. Adds its probes to ``ctx``."""
         self._ctx, self._server = ctx, server
+        self._is_writable = SharedCall(partial(check_writable, ctx.settings.run_dir))
         self._disk = Levels(ctx.alerts, "disk", DISK_LEVELS)
         self._streams: dict[str, Levels] = {}
         self._positions: dict[str, _Position] = {}
@@ -96,10 +98,11 @@ class Watch:
 
     async def disk(self) -> bool | str:
         try:
-            room = await asyncio.to_thread(self._room)
-            if not room.is_full:
-                await asyncio.to_thread(check_writable, self._ctx.settings.run_dir)
+            if not (await self._room()).is_full:
+                await self._is_writable()
                 return True
+        except TimeoutError:
+            return "hung"
         except OSError as error:
             _log.debug("the disk refuses a file", why=repr(error))
             return "unwritable"
@@ -121,8 +124,10 @@ class Watch:
 
     # Samples.
 
-    def _room(self) -> Room:
-        return least_room(self._ctx.settings.data_dir)
+    async def _room(self) -> Room:
+        """Raises TimeoutError when the disk does not answer: the other samples go on."""
+        async with asyncio.timeout(READY_SECONDS):
+            return await room_now(self._ctx.settings.data_dir)
 
     async def _shares(self) -> dict[str, float]:
         """Returns the used share of the byte limit of each declared stream that exists."""
@@ -177,7 +182,7 @@ class Watch:
             )
 
     async def _watch_disk(self) -> None:
-        room = await asyncio.to_thread(self._room)
+        room = await self._room()
         self._was_full = self._was_full or room.is_full
         self._ctx.metrics.disk_used.set(room.used)
         message = f"The disk of the data folder is {room.used:.0%} full ({room.free >> 20:,} MiB free)."
@@ -207,7 +212,7 @@ class Watch:
             if now - self._next_restart > 600.0:
                 self._restarts.reset()
             return
-        if now < self._next_restart or (await asyncio.to_thread(self._room)).is_full:
+        if now < self._next_restart or (await self._room()).is_full:
             return
         self._next_restart = now + self._restarts.next()
         await server.restart("its store may refuse to write since the disk was full")

@@ -13,8 +13,10 @@ import asyncio
 import errno
 import json
 import resource
+import select
 import socket
 from collections.abc import Callable
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 
@@ -52,9 +54,16 @@ def most_connections(configured: int) -> int:
 class Connection(H11Protocol):
     """uvicorn's connection with time limits for headers and for a client that does not read."""
 
-    def __init__(self, config: Config, state: ServerState, on_free: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        config: Config,
+        state: ServerState,
+        *,
+        on_open: Callable[[], None],
+        on_free: Callable[[], None],
+    ) -> None:
         super().__init__(config, state, {})
-        self._on_free = on_free
+        self._on_open, self._on_free = on_open, on_free
         self._header_timer: asyncio.TimerHandle | None = None
         self._read_timer: asyncio.TimerHandle | None = None
         self.since = 0.0
@@ -74,8 +83,9 @@ class Connection(H11Protocol):
         return not self.is_idle and self.cycle.more_body
 
     def connection_made(self, transport: Any) -> None:
-        super().connection_made(transport)
+        super().connection_made(_Joined(transport, self.loop))
         self._expect_header()
+        self._on_open()
 
     def data_received(self, data: bytes) -> None:
         before = self.cycle
@@ -146,6 +156,32 @@ class Connection(H11Protocol):
             self._read_timer = None
 
 
+class _Joined:
+    """A transport that sends what one step of the event loop writes with one system call: uvicorn writes the
+    head and the body of an answer separately, and each call lets another thread take the interpreter."""
+
+    def __init__(self, transport: Any, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport, self._loop = transport, loop
+        self._parts: list[bytes] = []
+
+    def write(self, data: bytes) -> None:
+        if not self._parts:
+            self._loop.call_soon(self._send)
+        self._parts.append(data)
+
+    def close(self) -> None:
+        self._send()
+        self._transport.close()
+
+    def _send(self) -> None:
+        parts, self._parts = self._parts, []
+        if parts and not self._transport.is_closing():
+            self._transport.write(parts[0] if len(parts) == 1 else b"".join(parts))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+
 class Acceptor:
     """Accepts connections of ``listener`` up to ``most``. At the limit the one that has waited longest for a
     header makes room, else one between two requests, else one that sends a body. If all are being answered,
@@ -154,7 +190,9 @@ class Acceptor:
     def __init__(self, listener: socket.socket, config: Config, state: ServerState, most: int) -> None:
         self._listener, self._config, self._state, self.most = listener, config, state, most
         self._loop = asyncio.get_running_loop()
-        self._opening: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._opening: set[socket.socket] = set()
+        """Accepted connections that are not among those of ``state`` yet."""
         self._leaving: set[Connection] = set()
         """Connections that were closed to make room and have not ended yet."""
         self._listens = self._told = False
@@ -166,7 +204,7 @@ class Acceptor:
         """Stops accepting and closes the listener."""
         self._pause()
         self._listener.close()
-        for task in self._opening:
+        for task in self._tasks:
             task.cancel()
 
     def _resume(self) -> None:
@@ -181,8 +219,10 @@ class Acceptor:
 
     def _accept(self) -> None:
         for _ in range(_AT_ONCE):
-            if not self._has_room():
-                self._pause()  # until a connection ends or its answer is complete
+            if self._is_full and not _is_readable(self._listener):
+                return  # no further one asks for a place
+            if self._is_full and not self._make_room():
+                self._pause()  # until a connection is open, ends, or its answer is complete
                 return
             try:
                 accepted, _ = self._listener.accept()
@@ -197,25 +237,39 @@ class Acceptor:
                 self._loop.call_later(_PAUSE_SECONDS, self._resume)
                 return
             accepted.setblocking(False)
+            self._opening.add(accepted)
             task = self._loop.create_task(self._open(accepted))
-            self._opening.add(task)
-            task.add_done_callback(self._opening.discard)
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    def _opened(self, accepted: socket.socket) -> None:
+        """Goes on accepting: an open connection may make room, one that is being opened may not."""
+        self._opening.discard(accepted)
+        self._resume()
 
     async def _open(self, accepted: socket.socket) -> None:
-        try:
-            await self._loop.connect_accepted_socket(
-                lambda: Connection(self._config, self._state, self._resume), accepted
+        def connection() -> Connection:
+            return Connection(
+                self._config,
+                self._state,
+                on_open=partial(self._opened, accepted),
+                on_free=self._resume,
             )
+
+        try:
+            await self._loop.connect_accepted_socket(connection, accepted)
         except OSError:  # the client is gone
             accepted.close()
         except BaseException:
             accepted.close()
             raise
+        finally:
+            self._opened(accepted)
 
-    def _has_room(self) -> bool:
+    @property
+    def _is_full(self) -> bool:
         self._leaving = {one for one in self._leaving if one in self._state.connections}
-        count = len(self._state.connections) - len(self._leaving) + len(self._opening)
-        return count < self.most or self._make_room()
+        return len(self._state.connections) - len(self._leaving) + len(self._opening) >= self.most
 
     def _make_room(self) -> bool:
         """Closes one connection that waits; returns whether there was one."""
@@ -224,12 +278,24 @@ class Acceptor:
             for one in self._state.connections
             if isinstance(one, Connection) and one not in self._leaving and (one.is_idle or one.sends_body)
         ]
-        if not waiting:
-            return False
-        if not self._told:
-            self._told = True
-            _log.warning("connections that wait are closed to make room", limit=self.most)
-        _, _, oldest = min(waiting, key=lambda each: each[:2])
-        self._leaving.add(oldest)
-        oldest.transport.abort()
-        return True
+        for _, _, oldest in sorted(waiting, key=lambda each: each[:2]):
+            if _is_readable(oldest.transport.get_extra_info("socket")):
+                continue  # maybe the rest of its request, which is read in a moment
+            if not self._told:
+                self._told = True
+                _log.warning("connections that wait are closed to make room", limit=self.most)
+            self._leaving.add(oldest)
+            oldest.transport.abort()
+            return True
+        if waiting:
+            self._loop.call_later(_PAUSE_SECONDS, self._resume)
+        return False
+
+
+def _is_readable(one: socket.socket) -> bool:
+    """Returns whether something waits in the kernel: bytes, or for a listener a connection."""
+    if one.fileno() < 0:
+        return False
+    poller = select.poll()
+    poller.register(one, select.POLLIN)
+    return bool(poller.poll(0))

@@ -19,10 +19,19 @@ class AllowedHosts:
         self._names = {"localhost", "127.0.0.1", "::1"} | given
         if self._wildcard:
             self._names.add(_plain_host(socket.gethostname().lower()))
+        self._last = ("", False)
+        """The last header and its answer: most clients send one and the same."""
 
     def allows(self, header: str) -> bool:
         """Returns whether ``header`` is allowed, a Host header: name, name:port, [v6] or [v6]:port. Case and
         one dot at the end of a name do not matter."""
+        last, is_allowed = self._last
+        if header != last:
+            is_allowed = self._judge(header)
+            self._last = header, is_allowed
+        return is_allowed
+
+    def _judge(self, header: str) -> bool:
         found = _HOST.fullmatch(header.strip(" \t").lower())
         if found is None:
             return False

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from onward.lm.adapter_files import BLOCK, CONFIG, TENSORS, bad_tensor, key, layout, read_config, shapes
 from onward.lm.network import LoraLayer, Shape
+from onward.lm.watch import Watch
 
 STACKS = {
     "qkv": ("q_proj", "k_proj", "v_proj"),
@@ -53,7 +54,7 @@ class Adapter:
         self.dtype = dtype
         self.params: dict[str, Tensor] = {}
         self._fused: list[LoraLayer | None] | None = None
-        self._fused_at: tuple[int, ...] = ()
+        self._watch = Watch()
         self._orders = {
             "q_proj": shape.rope_order(shape.heads).to(device),
             "k_proj": shape.rope_order(shape.kv_heads).to(device),
@@ -70,17 +71,14 @@ class Adapter:
     def first_layer(self) -> int:
         return self.layers[0]
 
-    def version(self) -> tuple[int, ...]:
-        """Returns a value that changes at each in-place write to a parameter, as in an optimiser step."""
-        return tuple(p._version for p in self.params.values())
-
     def fused(self) -> list[LoraLayer | None]:
-        """Returns the form that the forward loop uses; differentiable in grad mode, cached otherwise."""
+        """Returns the form that the forward loop uses; differentiable in grad mode, otherwise the same object
+        until a parameter changes."""
         if torch.is_grad_enabled() and any(p.requires_grad for p in self.params.values()):
             return self._fuse()
-        if self._fused is None or self._fused_at != self.version():
+        if self._watch.changed(self.params.values()) or self._fused is None:
             with torch.no_grad():
-                self._fused, self._fused_at = self._fuse(), self.version()
+                self._fused = self._fuse()
         return self._fused
 
     def _fuse(self) -> list[LoraLayer | None]:

@@ -26,7 +26,7 @@ def prompt_attend(shape: Shape, cache: SlotCache, spans: Sequence[tuple[int, int
     for _, start, stop in spans:
         n = stop - start
         blocked = torch.ones(n, stop, dtype=torch.bool).tril(start).logical_not()
-        mask = torch.zeros(n, stop).masked_fill(blocked, float("-inf"))
+        mask = torch.zeros(n, stop, dtype=cache.data.dtype).masked_fill(blocked, float("-inf"))
         masks.append(mask.repeat(g, 1).to(cache.data.device))
 
     def attend(layer: int, qkv: Tensor) -> Tensor:
@@ -61,7 +61,8 @@ def decode_attend(
     h, kv, g, d = shape.heads, shape.kv_heads, shape.group, shape.head_dim
     device = positions.device
     later = torch.arange(longest, device=device) > positions[:, None]
-    mask = torch.zeros(n, 1, longest, device=device).masked_fill_(later[:, None], float("-inf"))
+    mask = torch.zeros(n, 1, longest, device=device, dtype=cache.data.dtype)
+    mask = mask.masked_fill_(later[:, None], float("-inf"))
     mask = mask.repeat_interleave(kv, dim=0)
     where = torch.arange(n * kv, device=device) * cache.length + positions.repeat_interleave(kv)
     scale = d**-0.5

@@ -1,7 +1,8 @@
 """Keys and values of running rows (one slot each), and of prefixes that later prompts may share.
 
 A stored prefix is valid for one set of fused adapter weights, compared by identity. After an optimiser step
-or a swap ``Adapter.fused`` is another object, and the prefix is no longer found.
+or a swap ``Adapter.fused`` is another object, and the prefix is no longer found. Base weights have no such
+object: the sampler drops every prefix when they change.
 """
 
 from __future__ import annotations

@@ -57,6 +57,23 @@ class Chat:
         mark = self._mark([*messages, *tools])
         return self._encode(self._text(messages, mark, prompt=True, tools=tools), mark)
 
+    def answer(self, messages: Sequence[Message], tools: Sequence[Message] = ()) -> list[int]:
+        """Returns the ids with which a model gives the last of ``messages``, its answer to the others: text
+        or calls, and the end of the turn. Raises OnwardError if the template writes calls elsewhere."""
+        said = messages[-1]
+        if not said.get("tool_calls") or not self.has_tool_template:
+            return [*self.encode(in_words([said], ())[0]["content"]), self.end_of_turn]
+        mark = self._mark([*messages, *tools])
+        before = self._text(messages[:-1], mark, prompt=True, tools=tools)
+        upto = self._text(messages, mark, prompt=False, tools=tools)
+        cut = upto.rfind(self._end_text)
+        if cut < len(before) or not upto.startswith(before):
+            raise OnwardError(
+                "The chat template of this model writes tool calls elsewhere than after the opening of the "
+                "assistant's turn: use a model whose template only appends, such as ChatML."
+            )
+        return [*self._encode(upto[len(before) : cut], mark), self.end_of_turn]
+
     def encode(self, text: str) -> list[int]:
         """Returns the ids of plain text outside a message; a control string is ordinary characters."""
         return list(self._plain.encode(text, add_special_tokens=False).ids)

@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from onward.errors import ConfigError, TrainingError
+from onward.errors import ConfigError
 from onward.lm import losses
 from onward.lm.batches import Batches, Prepared
+from onward.lm.cursor import Cursor
 from onward.lm.head import backward_logprobs
 from onward.lm.objective import KlCoefficient, PolicyObjective
 from onward.lm.options import CriticConfig, LearnerConfig
@@ -28,7 +30,7 @@ from onward.lm.saved import load_state, save_state, trained_tensors
 from onward.lm.statistics import PartStatistics, StepMetrics, StepStatistics
 from onward.lm.stepper import Stepper, Stepping
 from onward.lm.tokens import TokenRow
-from onward.lm.value import ValueHead
+from onward.lm.value import ValueHead, explained_variance
 
 __all__ = ["STATE_FILE", "CriticConfig", "Learner", "LearnerConfig", "StepMetrics"]
 
@@ -57,12 +59,20 @@ class Learner(Stepping):
             config.learning_rate,
             config.max_grad_norm,
             critic=[] if self.critic is None else self.critic.parameters,
-            critic_learning_rate=0.0 if config.critic is None else config.critic.learning_rate,
+            critic_learning_rate=0.0
+            if config.critic is None
+            else config.critic.learning_rate / policy.shape.hidden**0.5,
         )
         self.stepper.scale_for(policy.weights.norm.dtype)
         self.kl = KlCoefficient(config.kl_coef, config.kl_target)
         self.updates = 0
-        self._cursor = 0  # completed optimiser steps of the current update
+        self.cursor = Cursor(
+            config.minibatch_rows,
+            config.epochs,
+            schedule=config.schedule,
+            warmup_steps=config.warmup_steps,
+            max_steps=config.max_steps,
+        )
         self._fixed: dict[str, Any] = {}  # values fixed during the current update, see ``open``
         self._opened: Sequence[TokenRow] | None = None
         self._batches: Batches | None = None
@@ -83,9 +93,8 @@ class Learner(Stepping):
         digest = hashlib.sha256()
         for row in prepared.rows:
             digest.update(repr((row.ids, row.sampled, row.logprobs, row.settings)).encode())
-        if self._cursor:
-            self._same("rows", digest.hexdigest())
-        else:
+        self.cursor.refuse_other_data(self._fixed.get("rows"), digest.hexdigest(), "rows")
+        if not self.cursor.done:
             self._fixed = {"rows": digest.hexdigest(), "penalty_coef": self.kl.value}
         self._batches = Batches(
             self.policy,
@@ -108,13 +117,6 @@ class Learner(Stepping):
         if name not in self._fixed:
             self._fixed[name] = made(self._batches)
 
-    def _same(self, name: str, digest: str) -> None:
-        if self._fixed.get(name, digest) != digest:
-            raise TrainingError(
-                "DATA",
-                "The rows differ from those of the update that was restored: pass the same frozen dataset.",
-            )
-
     def reward_penalty(self) -> list[Tensor] | None:
         """Returns β k1 per trained token of each opened row, to subtract from its reward; None without such a
         KL. k1 = log π_start − log π_ref, without gradient: the policy gradient carries it."""
@@ -132,13 +134,36 @@ class Learner(Stepping):
         self._once("values", lambda b: b.each(self.name, lambda _, hidden: critic(hidden)))
         return self._fixed["values"]
 
-    def warm_critic(self, returns: Sequence[Tensor]) -> None:
-        """Fits a critic that is not yet trained to plain ``returns`` of the opened rows."""
-        if self.critic is None or self.critic.warm or self.config.critic is None or self._batches is None:
+    def warm_critic(
+        self, returns: Sequence[Tensor], units: Sequence[Sequence[Hashable]] | None = None
+    ) -> None:
+        """Makes the values of the opened rows, each from a critic that was not fitted to its row, and warms
+        up a new critic.
+
+        ``returns`` are the plain ones per trained token. ``units`` of each row, as in ``folds_of``, name its
+        attempt and its group; the prompt is added here.
+        """
+        critic, batches = self.critic, self._batches
+        if critic is None or self.config.critic is None or batches is None or "values" in self._fixed:
             return
-        states = torch.cat(self._batches.each(self.name, lambda _, hidden: hidden.float()))
-        self.critic.warm_up(states.to(self.policy.device), torch.cat(list(returns)), self.config.critic,
-                            self.stepper)  # fmt: skip
+        rows, origin = batches.prepared.rows, batches.prepared.origin
+        named = [(i,) for i in origin] if units is None else [units[i] for i in origin]
+        prompted = [(*n, ("prompt", *row.ids[: row.trained[0]])) for n, row in zip(named, rows, strict=True)]
+        self._fixed["values"] = critic.judge(
+            rows,
+            batches.each(self.name, lambda _, hidden: hidden.float()),
+            batches.prepared.aligned(returns, "return"),
+            prompted,
+            self.config.critic,
+            self.config.seed,
+        )
+        self._explain(returns)
+
+    def _explain(self, returns: PerToken) -> None:
+        if "explained" not in self._fixed and self._batches is not None:
+            targets = self._batches.prepared.aligned(returns, "return")
+            values = torch.cat(self._fixed["values"])
+            self._fixed["explained"] = explained_variance(values, torch.cat(targets))
 
     def update(
         self, rows: Sequence[TokenRow], advantages: PerToken, returns: PerToken | None = None
@@ -157,24 +182,24 @@ class Learner(Stepping):
         if returns is not None:
             targets = batches.prepared.aligned(returns, "return")
             self.values()
+            self._explain(returns)
+            if self.critic is not None:
+                self.critic.remember(batches.prepared.rows)
         digest = hashlib.sha256(repr([p.tolist() for p in pushes]).encode()).hexdigest()
-        if self._cursor:
-            self._same("advantages", digest)
+        self.cursor.refuse_other_data(self._fixed.get("advantages"), digest, "advantages of the rows")
         self._fixed["advantages"] = digest
-        count = len(pushes)
-        per_epoch = -(-count // self.config.minibatch_rows)
-        total = per_epoch * self.config.epochs
-        while self._cursor < total:
-            epoch, minibatch = divmod(self._cursor, per_epoch)
-            shuffle = random.Random(f"{self.config.seed}/{self.updates}/{epoch}")
-            order = batches.sharing.shuffled(shuffle)
-            size = self.config.minibatch_rows
-            chosen = order[minibatch * size : (minibatch + 1) * size]
-            metrics = self._step(batches, chosen, total, pushes, targets)
-            self._cursor += 1
+        cursor = self.cursor
+        for chosen in cursor.batches(len(pushes), self._order):
+            metrics = self._step(batches, chosen, pushes, targets)
+            cursor.advance()
             yield metrics
         self.updates += 1
-        self._cursor, self._fixed, self._batches, self._opened = 0, {}, None, None
+        self._fixed, self._batches, self._opened = {}, None, None
+
+    def _order(self, epoch: int) -> list[int]:
+        assert self._batches is not None
+        shuffle = random.Random(f"{self.config.seed}/{self.updates}/{epoch}")
+        return self._batches.sharing.shuffled(shuffle)
 
     # --- a step ------------------------------------------------------------------------------------
 
@@ -182,7 +207,6 @@ class Learner(Stepping):
         self,
         batches: Batches,
         indices: Sequence[int],
-        total: int,
         advantages: list[Tensor],
         returns: list[Tensor] | None,
     ) -> StepMetrics:
@@ -201,13 +225,13 @@ class Learner(Stepping):
             for part in batches.split(learning):
                 self._backward(batches, part, weight, sum(counts), advantages, returns, seen)
         norm, taken = 0.0, False
-        if config.schedule == "linear":
-            self.stepper.scale_rate(1 - self._cursor / total)
+        self.stepper.scale_rate(self.cursor.rate_share)
         if learning:
             norm, taken = self.stepper.step(seen.loss + seen.value_loss)
             if self.name is None:
                 self.policy.weights.unpack()
-        metrics = seen.metrics(self._cursor + 1, total, norm, not taken, coef, config)
+        metrics = seen.metrics(self.cursor.done + 1, self.cursor.total, norm, not taken, coef, config)
+        metrics = replace(metrics, held_out_explained_variance=float(self._fixed.get("explained", 0.0)))
         if "reference" in self._fixed:
             self.kl.observe(metrics.reference_kl)
         return metrics
@@ -243,7 +267,7 @@ class Learner(Stepping):
             self.kl.value,
             scale,
         )
-        value_gradient, values = None, torch.zeros(0)
+        value_gradient = None
         if returns is not None and self.critic is not None and config.critic is not None:
             values = gathered(self._fixed["values"])
             loss, value_gradient = self.critic.backward(
@@ -263,11 +287,9 @@ class Learner(Stepping):
         seen.loss += objective.loss
         if exploring:
             seen.loss -= config.entropy_coef * float((plain * entropy).sum())
-        reference, targets = gathered(self._fixed.get("reference")), gathered(returns)
+        reference = gathered(self._fixed.get("reference"))
         seen.add_part(
-            PartStatistics(
-                logp, old, behaviour, objective.advantages, entropy, importance, reference, values, targets
-            )
+            PartStatistics(logp, old, behaviour, objective.advantages, entropy, importance, reference)
         )
 
     def _ratios(self, packed: Packed, start: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -296,9 +318,10 @@ class Learner(Stepping):
             "stepper": self.stepper.state(),
             "critic": None if self.critic is None else [p.detach().cpu() for p in self.critic.parameters],
             "warm": self.critic is not None and self.critic.warm,
+            "fitted_to": [] if self.critic is None else list(self.critic.fitted_to),
             "kl_coef": self.kl.value,
             "updates": self.updates,
-            "cursor": self._cursor,
+            "cursor": self.cursor.done,
             "fixed": self._fixed,
         }
         save_state(folder / STATE_FILE, self.tensors, state)
@@ -313,8 +336,9 @@ class Learner(Stepping):
             for parameter, saved in zip(self.critic.parameters, state["critic"], strict=True):
                 parameter.copy_(saved)
             self.critic.warm = bool(state["warm"])
+            self.critic.fitted_to = dict.fromkeys(state.get("fitted_to", ()))
         self.kl.value = float(state["kl_coef"])
-        self.updates, self._cursor = int(state["updates"]), int(state["cursor"])
+        self.updates, self.cursor.done = int(state["updates"]), int(state["cursor"])
         self._fixed, self._opened, self._batches = dict(state["fixed"]), None, None
         if self.name is None:
             self.policy.weights.unpack()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from torch.utils.checkpoint import checkpoint
 from onward.errors import ConfigError
 from onward.lm.kernels import linear, linear_add, pack, rms_norm, swiglu
 from onward.lm.sizes import Sizes
+from onward.lm.watch import Watch
 
 # attend(layer, qkv) -> (tokens, heads * head_dim); qkv is (tokens, heads + 2 kv_heads, head_dim), rotated.
 Attend = Callable[[int, Tensor], Tensor]
@@ -135,9 +136,11 @@ class Weights:
     head: Tensor  # (vocab, hidden); the same tensor as ``embedding`` when tied
     packed: list[PackedLayer] | None = None  # copies for passes without a graph
     packed_head: Tensor | None = None
+    _watch: Watch = field(default_factory=Watch, repr=False, compare=False)
 
     def pack(self) -> None:
         """Makes copies that are faster for sampling; they cost as much memory as the weights."""
+        self.drop_stale()
         if self.packed is None:
             self.packed = [
                 PackedLayer(pack(w.qkv), pack(w.out), pack(w.gate_up), pack(w.down)) for w in self.layers
@@ -145,8 +148,13 @@ class Weights:
             self.packed_head = pack(self.head)
 
     def unpack(self) -> None:
-        """Drops the copies; must be called after every change of the weights."""
+        """Drops the copies, which frees their memory."""
         self.packed, self.packed_head = None, None
+
+    def drop_stale(self) -> None:
+        """Drops the copies if the weights changed since they were made."""
+        if self._watch.changed(self.tensors()):
+            self.unpack()
 
     def tensors(self) -> Iterator[Tensor]:
         """Yields every distinct tensor, for training all parameters."""
@@ -234,6 +242,8 @@ def run_layers(
     is computed again in the backward pass: less memory, a third more time, the same numbers.
     """
     last = shape.layers if last is None else last
+    if weights.packed is not None:
+        weights.drop_stale()
     for i in range(first, last):
         kept = keep if i == last - 1 else None
         if recompute and torch.is_grad_enabled():

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from onward.errors import ConfigError
+from onward.lm.cursor import SCHEDULES, Schedule
 from onward.lm.losses import KlEstimator, Normaliser
 
 
@@ -18,12 +19,14 @@ class CriticConfig:
     """Settings of PPO's value head: a linear read-out of the hidden state *before* each token."""
 
     learning_rate: float = 1e-2
+    """For a network of one hidden unit; it is divided by √hidden, so that a value moves alike in all."""
     value_clip: float | None = 0.5
     """Largest move of a value from the old one that the loss still rewards; None: no clipping."""
     coef: float = 1.0
     """Weight of the value loss; matters only with ``trains_policy``, since the head has its own clipping."""
     warmup_steps: int = 20
-    """Full-batch steps on plain returns before the first advantages are made; the policy is not updated."""
+    """Most steps of each update's fit to plain returns of other rows, before its advantages are made; the
+    policy is not updated. 0: values are those of the head as it is."""
     trains_policy: bool = False
     """Lets the value loss shape the policy's features as well; otherwise the critic only reads them."""
 
@@ -42,8 +45,13 @@ class LearnerConfig:
     """Settings of ``Learner``; the defaults suit rank-16 adapters on networks of 1 to 500 M parameters."""
 
     learning_rate: float = 5e-4
-    schedule: Literal["constant", "linear"] = "constant"
-    """``linear``: the learning rate falls to 0 over the steps of an update, which averages noise out."""
+    schedule: Schedule = "constant"
+    """``linear`` and ``cosine``: the learning rate falls to 0 over the steps of an update, which averages
+    noise out."""
+    warmup_steps: int = 0
+    """Steps over which the learning rate rises to its value."""
+    max_steps: int | None = None
+    """Ends an update after that many steps, whatever the epochs."""
     epochs: int = 2
     minibatch_rows: int = 64
     """Rows per optimiser step."""
@@ -99,7 +107,9 @@ class LearnerConfig:
         refuse_out_of_range(
             self,
             learning_rate=self.learning_rate > 0,
-            schedule=self.schedule in ("constant", "linear"),
+            schedule=self.schedule in SCHEDULES,
+            warmup_steps=self.warmup_steps >= 0,
+            max_steps=self.max_steps is None or self.max_steps >= 1,
             epochs=self.epochs >= 1,
             minibatch_rows=self.minibatch_rows >= 1,
             clip_epsilon=0 < self.clip_epsilon < 1,

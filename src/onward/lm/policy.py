@@ -50,13 +50,11 @@ class Policy:
         files = sorted(folder.glob("*.safetensors"))
         if not files:
             raise ConfigError(f"{folder} has no .safetensors file: convert the weights to safetensors first.")
-        raw: dict[str, Tensor] = {}
-        for file in files:
-            raw.update(load_file(file))
         kind = getattr(torch, dtype)
-        raw = {name: tensor.to(where, kind) for name, tensor in raw.items()}
         try:
-            weights = _from_transformers(shape, raw)
+            with torch.inference_mode(False):  # in-place writes must be counted in any mode
+                raw = {name: t.to(where, kind) for file in files for name, t in load_file(file).items()}
+                weights = _from_transformers(shape, raw)
         except KeyError as missing:
             raise ConfigError(
                 f"The weights in {folder} have no tensor {missing}: the file is incomplete or not of a Llama "

@@ -1,14 +1,15 @@
 """DPO: raises the better of two answers against the worse, relative to a fixed reference.
 
-Only trained tokens count, on both sides. The reference is this network with the adapter off, or with the
-adapter as it was at the start. Nothing here uses dropout, so the two agree exactly at the first step.
+Only trained tokens count, on both sides. The reference is the policy as it was at the start, this network
+with the adapter off, or another policy. Nothing here uses dropout, so that the start agrees with itself
+exactly: the first loss is ln 2.
 """
 
 from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -19,6 +20,7 @@ from torch import Tensor
 
 from onward.errors import ConfigError, TrainingError
 from onward.lm.batches import Batches, Prepared
+from onward.lm.cursor import SCHEDULES, Cursor, Schedule
 from onward.lm.head import backward_logprobs, token_logprobs
 from onward.lm.options import refuse_out_of_range
 from onward.lm.pairs import Pair
@@ -39,8 +41,13 @@ class DpoConfig:
     epochs: int = 1
     minibatch_pairs: int = 32
     """Pairs per optimiser step."""
-    reference: Literal["base", "start"] = "base"
-    """The base weights (adapter off), or the adapter as it is when training starts."""
+    schedule: Schedule = "constant"
+    warmup_steps: int = 0
+    max_steps: int | None = None
+    """See ``LearnerConfig`` for these three."""
+    reference: Literal["start", "base", "other"] = "start"
+    """The policy as it is when training starts, the base weights (adapter off), or another policy, which the
+    learner is given."""
     length_normalised: bool = False
     """Compares means instead of sums of token log-ratios. Sums are DPO; means prevent long answers from
     weighing more (and from being preferred for their length).
@@ -60,7 +67,10 @@ class DpoConfig:
             learning_rate=self.learning_rate > 0,
             epochs=self.epochs >= 1,
             minibatch_pairs=self.minibatch_pairs >= 1,
-            reference=self.reference in ("base", "start"),
+            schedule=self.schedule in SCHEDULES,
+            warmup_steps=self.warmup_steps >= 0,
+            max_steps=self.max_steps is None or self.max_steps >= 1,
+            reference=self.reference in ("start", "base", "other"),
             label_smoothing=0 <= self.label_smoothing < 0.5,
             max_grad_norm=self.max_grad_norm > 0,
             micro_batch_tokens=self.micro_batch_tokens >= 1,
@@ -99,19 +109,35 @@ def side_sums(log_ratios: Tensor, side_of: Tensor, sides: int, length_normalised
     return sums / counts.clamp_min(1.0)
 
 
+Reference = Callable[[], tuple[Policy, str | None]]
+"""Loads another policy to refer to: its network, and the adapter of it that counts (None: no adapter)."""
+
+
 class PreferenceLearner(Stepping):
     """Owns the optimiser of one resident adapter (None: all weights) and trains it on pairs."""
 
-    def __init__(self, policy: Policy, adapter: str | None, config: DpoConfig) -> None:
+    def __init__(
+        self, policy: Policy, adapter: str | None, config: DpoConfig, other: Reference | None = None
+    ) -> None:
+        """``other`` loads the policy that ``config.reference`` = 'other' refers to, when it is needed."""
         if adapter is None and config.reference == "base":
             raise ConfigError(
                 "Training all weights leaves no base as the reference: use reference = 'start' or an adapter."
             )
+        if (other is None) == (config.reference == "other"):
+            raise ConfigError("reference = 'other' needs that policy, and no other reference does.")
         self.policy, self.name, self.config = policy, adapter, config
         self.tensors = trained_tensors(policy, adapter)
         self.stepper = Stepper(list(self.tensors.values()), config.learning_rate, config.max_grad_norm)
         self.stepper.scale_for(policy.weights.norm.dtype)
-        self._cursor = 0
+        self.cursor = Cursor(
+            config.minibatch_pairs,
+            config.epochs,
+            schedule=config.schedule,
+            warmup_steps=config.warmup_steps,
+            max_steps=config.max_steps,
+        )
+        self._other = other
         self._fixed: dict[str, Any] = {}
         self._start = (
             [p.detach().clone() for p in self.tensors.values()] if config.reference == "start" else []
@@ -123,18 +149,16 @@ class PreferenceLearner(Stepping):
 
         Raises TrainingError (DATA) when a row cannot be used or the pairs are not those of the state.
         """
-        config = self.config
         batches, members = self._batches(pairs)
-        total = -(-len(pairs) // config.minibatch_pairs) * config.epochs
-        per_epoch = total // config.epochs
-        while self._cursor < total:
-            epoch, minibatch = divmod(self._cursor, per_epoch)
-            order = random.Random(f"{config.seed}/{epoch}").sample(range(len(pairs)), len(pairs))
-            chosen = order[minibatch * config.minibatch_pairs : (minibatch + 1) * config.minibatch_pairs]
-            metrics = self._step(batches, members, chosen, total)
-            self._cursor += 1
+
+        def order(epoch: int) -> list[int]:
+            return random.Random(f"{self.config.seed}/{epoch}").sample(range(len(pairs)), len(pairs))
+
+        for chosen in self.cursor.batches(len(pairs), order):
+            metrics = self._step(batches, members, chosen)
+            self.cursor.advance()
             yield metrics
-        self._cursor, self._fixed = 0, {}
+        self._fixed = {}
 
     def margins(self, pairs: Sequence[Pair]) -> list[float]:
         """Returns β(log-ratio of chosen − log-ratio of rejected) for each pair under the current policy."""
@@ -178,18 +202,19 @@ class PreferenceLearner(Stepping):
         if fresh:
             return batches, members
         digest = hashlib.sha256(repr([(r.ids, r.sampled) for r in rows]).encode()).hexdigest()
-        if self._cursor and digest != self._fixed.get("rows"):
-            raise TrainingError(
-                "DATA",
-                "The pairs differ from those of the update that was restored: pass the same frozen dataset.",
-            )
-        if not self._cursor:
+        self.cursor.refuse_other_data(self._fixed.get("rows"), digest, "pairs")
+        if not self.cursor.done:
             self._fixed = {"rows": digest, "reference": self._reference(batches)}
         return batches, members
 
     def _reference(self, batches: Batches) -> list[Tensor]:
         if self.config.reference == "base":
             return batches.logprobs(None)
+        if self._other is not None:
+            policy, adapter = self._other()
+            # Batches of its own: it may differ in the layers whose output ``batches`` keeps.
+            other = Batches(policy, adapter, batches.prepared, self.config.micro_batch_tokens, 0)
+            return other.logprobs(adapter)
         now = [p.detach().clone() for p in self.tensors.values()]
         self._put(self._start)
         try:
@@ -205,7 +230,7 @@ class PreferenceLearner(Stepping):
             self.policy.weights.unpack()
 
     def _step(
-        self, batches: Batches, members: list[tuple[list[int], list[int]]], chosen: Sequence[int], total: int
+        self, batches: Batches, members: list[tuple[list[int], list[int]]], chosen: Sequence[int]
     ) -> PreferenceMetrics:
         sharing = batches.sharing
         chosen = sorted(chosen, key=lambda p: sharing.prompt_of[members[p][0][0]] or 0)  # prompts together
@@ -219,13 +244,14 @@ class PreferenceLearner(Stepping):
                 found, sides = self._backward(batches, [members[p] for p in part], 1 / len(chosen))
                 loss += found
                 rewards.append(sides)
+        self.stepper.scale_rate(self.cursor.rate_share)
         norm, taken = self.stepper.step(loss)
         if self.name is None:
             self.policy.weights.unpack()
         better, worse = torch.cat(rewards).unbind(1)
         return PreferenceMetrics(
-            self._cursor + 1,
-            total,
+            self.cursor.done + 1,
+            self.cursor.total,
             loss,
             float((better > worse).float().mean()),
             float((better - worse).mean()),
@@ -265,7 +291,7 @@ class PreferenceLearner(Stepping):
             return False
         state = {
             "stepper": self.stepper.state(),
-            "cursor": self._cursor,
+            "cursor": self.cursor.done,
             "fixed": self._fixed,
             "start": self._start,
         }
@@ -276,7 +302,7 @@ class PreferenceLearner(Stepping):
         """Restores the state as ``Learner.restore`` does."""
         state = load_state(folder / STATE_FILE, self.tensors)
         self.stepper.load_state(state["stepper"])
-        self._cursor, self._fixed = int(state["cursor"]), dict(state["fixed"])
-        self._start = list(state["start"])
+        self.cursor.done, self._fixed = int(state["cursor"]), dict(state["fixed"])
+        self._start = list(state["start"]) or self._start  # empty: it was begun with another reference
         if self.name is None:
             self.policy.weights.unpack()

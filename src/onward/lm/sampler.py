@@ -2,7 +2,7 @@
 
 Invariants: a running row owns a cache slot. Slots ``0 … n-1`` are always in use and rows of one adapter are
 neighbours, so that decoding needs no gather and each adapter is one slice of the batch. ``_arrange`` restores
-that order whenever rows leave or are added.
+that order whenever rows leave or are added. No key or value outlives the weights that it was computed with.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from onward.lm.kernels import product
 from onward.lm.network import Segment, final_norm, run_layers
 from onward.lm.policy import Policy
 from onward.lm.request import Sample, SampleRequest
+from onward.lm.watch import Watch
 
 MIN_SHARED = 8  # a common prefix shorter than this is not worth a pass of its own
 PREFILL_TOKENS = 2048  # most tokens computed in one pass over new prompts
@@ -62,6 +63,7 @@ class Sampler:
         self.computed_prompt_tokens = 0  # prompt tokens not found in a cache
         self._cache = SlotCache(policy.shape, policy.device, policy.weights.embedding.dtype)
         self._store = PrefixStore(prefix_cache_bytes)
+        self._watch = Watch()
         self._waiting: deque[_Row] = deque()
         self._rows: list[_Row] = []  # in slot order
         self._groups: list[tuple[int, int, int]] = []  # runs of rows of one adapter, see decode_attend
@@ -108,8 +110,11 @@ class Sampler:
 
     @torch.inference_mode()
     def step(self) -> list[Sample]:
-        """Admits waiting requests, decodes one token for every running row, returns the finished answers."""
+        """Admits waiting requests, decodes one token for every running row, returns the finished answers.
+        After a change of the base weights, running rows begin again with the new ones."""
         done: list[Sample] = []
+        if self._watch.changed(self.policy.weights.tensors()):
+            self._begin_again()
         self.policy.weights.pack()
         if self._waiting and len(self._rows) < self.max_batch:
             self._admit(done)
@@ -118,9 +123,16 @@ class Sampler:
         return done
 
     def forget_prefixes(self) -> None:
-        """Drops cached prefixes of adapters that were removed or trained since."""
+        """Drops cached prefixes of adapters that were removed or trained since, which frees their memory."""
         weights: list[object] = [None, *(a.fused() for a in self.policy.adapters.values())]
         self._store.keep_only(weights)
+
+    def _begin_again(self) -> None:
+        self._store.keep_only([])
+        for row in self._rows:
+            row.slot, row.known, row.token_ids, row.logprobs = -1, 0, [], []
+        self._waiting.extendleft(reversed(self._rows))
+        self._rows, self._groups = [], []
 
     # --- admission -------------------------------------------------------------------------------
 

@@ -19,8 +19,7 @@ from onward.lm.policy import Policy
 
 
 def trained_tensors(policy: Policy, adapter: str | None) -> dict[str, Tensor]:
-    """Returns the tensors that training ``adapter`` changes; with None every weight of the network. After a
-    step with ``adapter`` None the sampler's copies of the weights are stale until ``Weights.unpack``."""
+    """Returns the tensors that training ``adapter`` changes; with None every weight of the network."""
     if adapter is not None:
         return policy.adapter(adapter).params
     return {f"weights.{i}": tensor for i, tensor in enumerate(policy.weights.tensors())}

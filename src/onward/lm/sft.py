@@ -7,19 +7,59 @@ to a new folder afterwards, since ``base_digest`` is of the folder it was loaded
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import count, islice
+from pathlib import Path
+from typing import Any
 
 import torch
 
 from onward.errors import TrainingError
-from onward.lm.head import backward_logprobs
+from onward.lm.cursor import SCHEDULES, Cursor, Schedule
+from onward.lm.head import backward_logprobs, token_logprobs
+from onward.lm.options import refuse_out_of_range
 from onward.lm.packing import Packed, common_prefix
 from onward.lm.policy import Policy, split_by_tokens
-from onward.lm.saved import trained_tensors
-from onward.lm.stepper import Stepper
+from onward.lm.saved import load_state, save_state, trained_tensors
+from onward.lm.stepper import Stepper, Stepping
 from onward.lm.tokens import TokenRow
 from onward.lm.trajectories import Trajectory
+
+STATE_FILE = "supervised.pt"
+
+
+@dataclass(frozen=True)
+class SftConfig:
+    """Settings of ``SupervisedLearner``."""
+
+    learning_rate: float
+    batch_rows: int
+    """Rows per optimiser step."""
+    epochs: int = 1
+    schedule: Schedule = "constant"
+    warmup_steps: int = 0
+    max_steps: int | None = None
+    """See ``LearnerConfig`` for these three."""
+    weight_decay: float = 0.0
+    max_grad_norm: float = 1.0
+    micro_batch_tokens: int = 2048
+    gradient_checkpointing: bool = False
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        refuse_out_of_range(
+            self,
+            learning_rate=self.learning_rate > 0,
+            batch_rows=self.batch_rows >= 1,
+            epochs=self.epochs >= 1,
+            schedule=self.schedule in SCHEDULES,
+            warmup_steps=self.warmup_steps >= 0,
+            max_steps=self.max_steps is None or self.max_steps >= 1,
+            weight_decay=self.weight_decay >= 0,
+            max_grad_norm=self.max_grad_norm > 0,
+            micro_batch_tokens=self.micro_batch_tokens >= 1,
+        )
 
 
 @dataclass(frozen=True)
@@ -50,6 +90,101 @@ def warm_start_rows(
     return rows
 
 
+class SupervisedLearner(Stepping):
+    """Owns the optimiser of one resident adapter (None: all weights) and trains it on rows to imitate."""
+
+    def __init__(self, policy: Policy, adapter: str | None, config: SftConfig) -> None:
+        self.policy, self.name, self.config = policy, adapter, config
+        self.tensors = trained_tensors(policy, adapter)
+        self.stepper = Stepper(
+            list(self.tensors.values()),
+            config.learning_rate,
+            config.max_grad_norm,
+            weight_decay=config.weight_decay,
+        )
+        self.stepper.scale_for(policy.weights.norm.dtype)
+        self.cursor = Cursor(
+            config.batch_rows,
+            config.epochs,
+            schedule=config.schedule,
+            warmup_steps=config.warmup_steps,
+            max_steps=config.max_steps,
+        )
+
+    def update(self, rows: Sequence[TokenRow]) -> Iterator[SftMetrics]:
+        """Runs ``epochs`` passes over ``rows`` in random order; after ``restore``, continues from the saved
+        step of the same rows, exactly as without a stop.
+
+        The loss of a step is the mean over all trained tokens of its rows, whatever the split into
+        micro-batches. Raises TrainingError (DATA) when no row has a token to train.
+        """
+        usable = _usable(rows)
+        shuffle = random.Random(self.config.seed)
+        orders = (shuffle.sample(range(len(usable)), len(usable)) for _ in count())
+        drawn = -1
+
+        def order(epoch: int) -> list[int]:  # one generator draws them one after the other
+            nonlocal drawn
+            found = next(islice(orders, epoch - drawn - 1, None))
+            drawn = epoch
+            return found
+
+        if self.name is None:
+            self.policy.weights.unpack()
+        with self.stepper.tracking():
+            for chosen in self.cursor.batches(len(usable), order):
+                metrics = self._step(sorted((usable[i] for i in chosen), key=len))
+                self.cursor.advance()
+                yield metrics
+
+    def _step(self, batch: Sequence[TokenRow]) -> SftMetrics:
+        config, cursor = self.config, self.cursor
+        self.stepper.scale_rate(cursor.rate_share)
+        loss, tokens = _accumulate(
+            self.policy,
+            self.name,
+            batch,
+            config.micro_batch_tokens,
+            self.stepper.scale,
+            config.gradient_checkpointing,
+        )
+        norm, taken = self.stepper.step(loss)
+        if self.name is None:
+            self.policy.weights.unpack()  # a caller that samples between two steps may have packed them
+        return SftMetrics(cursor.done + 1, cursor.total, loss, tokens, norm, not taken)
+
+    @torch.no_grad()
+    def loss(self, rows: Sequence[TokenRow]) -> float:
+        """Returns the mean negative log-likelihood of the trained tokens of ``rows``, without training."""
+        usable = sorted(_usable(rows), key=len)
+        total = 0.0
+        for run in split_by_tokens(
+            range(len(usable)), [len(row) for row in usable], self.config.micro_batch_tokens
+        ):
+            part = [usable[i] for i in run]
+            packed = Packed(part, common_prefix(part), self.policy.device)
+            hidden = self.policy.hidden(packed, self.name)
+            ones = torch.ones_like(packed.temperature)
+            total -= float(token_logprobs(hidden, self.policy.weights.head, packed.targets, ones)[0].sum())
+        return total / sum(len(row.trained) for row in usable)
+
+    def save(self, folder: Path) -> bool:
+        """Saves the state as ``Learner.save`` does."""
+        if not self.finite:
+            return False
+        state = {"stepper": self.stepper.state(), "done": self.cursor.done}
+        save_state(folder / STATE_FILE, self.tensors, state)
+        return True
+
+    def restore(self, folder: Path) -> None:
+        """Restores the state as ``Learner.restore`` does."""
+        state = load_state(folder / STATE_FILE, self.tensors)
+        self.stepper.load_state(state["stepper"])
+        self.cursor.done = int(state["done"])
+        if self.name is None:
+            self.policy.weights.unpack()
+
+
 def fit(
     policy: Policy,
     adapter: str | None,
@@ -57,62 +192,20 @@ def fit(
     *,
     learning_rate: float,
     batch_rows: int,
-    epochs: int = 1,
-    should_stop: Callable[[int], bool] | None = None,
-    warmup_steps: int = 0,
-    weight_decay: float = 0.0,
-    max_grad_norm: float = 1.0,
-    micro_batch_tokens: int = 2048,
-    recompute: bool = False,
-    seed: int = 0,
-    stepper: Stepper | None = None,
-    done: int = 0,
+    **settings: Any,
 ) -> Iterator[SftMetrics]:
-    """Trains on ``rows`` in random order; ``should_stop(step)`` is called after each step (1, 2, …).
+    """Trains ``adapter`` (None: all weights) on ``rows`` once; ``settings`` are others of ``SftConfig``."""
+    config = SftConfig(learning_rate, batch_rows, **settings)
+    return SupervisedLearner(policy, adapter, config).update(rows)
 
-    A caller that restores the ``stepper`` (of the same parameters) and its state continues after the first
-    ``done`` steps of the same rows, exactly as without a stop. The loss of a step is the mean over all
-    trained tokens of its rows, whatever the split into micro-batches. Raises TrainingError (DATA) when no row
-    has a token to train.
-    """
-    usable = [row for row in rows if any(row.sampled[1:])]
-    if not usable:
+
+def _usable(rows: Sequence[TokenRow]) -> list[TokenRow]:
+    found = [row for row in rows if any(row.sampled[1:])]
+    if not found:
         raise TrainingError(
             "DATA", f"None of the {len(rows)} rows has a token to train: mark answers as sampled."
         )
-    if stepper is None:
-        stepper = Stepper(
-            list(trained_tensors(policy, adapter).values()),
-            learning_rate,
-            max_grad_norm,
-            weight_decay=weight_decay,
-        )
-        stepper.scale_for(policy.weights.norm.dtype)
-    per_epoch = -(-len(usable) // batch_rows)
-    total = epochs * per_epoch
-    shuffle = random.Random(seed)
-    step = 0
-    if adapter is None:
-        policy.weights.unpack()
-    with stepper.tracking():
-        for _ in range(epochs):
-            order = shuffle.sample(range(len(usable)), len(usable))
-            for start in range(0, len(order), batch_rows):
-                batch = sorted((usable[i] for i in order[start : start + batch_rows]), key=len)
-                step += 1
-                if step <= done:
-                    continue
-                for group in stepper.optimizer.param_groups:
-                    group["lr"] = learning_rate * min(1.0, step / max(1, warmup_steps))
-                loss, tokens = _accumulate(
-                    policy, adapter, batch, micro_batch_tokens, stepper.scale, recompute
-                )
-                norm, taken = stepper.step(loss)
-                if adapter is None:
-                    policy.weights.unpack()  # a caller that samples between two steps may have packed them
-                yield SftMetrics(step, total, loss, tokens, norm, not taken)
-                if should_stop is not None and should_stop(step):
-                    return
+    return found
 
 
 def _accumulate(

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from onward.lm import losses
 from onward.lm.options import LearnerConfig
-from onward.lm.value import explained_variance
 
 
 @dataclass(frozen=True)
@@ -20,7 +19,8 @@ class StepMetrics:
     effective share of samples under π/μ, ``skipped`` true when no step was taken (not finite, or nothing to
     learn from). ``reference_kl`` is the k3 estimate of KL(π‖reference), ``kl_coef`` the coefficient in force.
     ``importance_*`` are of the decoupled weights π_start/μ: mean, largest, effective share, share cut to the
-    cap, share masked to 0. A disabled term has 0.
+    cap, share masked to 0. ``held_out_explained_variance`` is that of the critic's values on plain returns of
+    the whole update, whose rows it was not fitted to. A disabled term has 0.
     """
 
     step: int
@@ -37,7 +37,7 @@ class StepMetrics:
     reference_kl: float = 0.0
     kl_coef: float = 0.0
     value_loss: float = 0.0
-    explained_variance: float = 0.0
+    held_out_explained_variance: float = 0.0
     importance_mean: float = 1.0
     importance_max: float = 1.0
     importance_ess: float = 1.0
@@ -56,8 +56,6 @@ class PartStatistics:
     entropy: Tensor
     importance: Tensor
     reference: Tensor
-    values: Tensor
-    returns: Tensor
 
 
 class StepStatistics:
@@ -88,7 +86,7 @@ class StepStatistics:
         logp, behaviour = self._all("logp"), self._all("behaviour")
         ratio = losses.log_ratio(logp, self._all("old")).exp()
         clipped = losses.clipped_share(ratio, self._all("advantages"), c.clip_epsilon, c.clip_high)
-        weights, values = self._all("importance"), self._all("values")
+        weights = self._all("importance")
         cap = float("inf") if c.importance_cap is None or c.importance_floor is not None else c.importance_cap
         return StepMetrics(
             step=step,
@@ -105,7 +103,6 @@ class StepStatistics:
             reference_kl=self.reference_kl,
             kl_coef=coef,
             value_loss=self.value_loss,
-            explained_variance=explained_variance(values, self._all("returns")) if len(values) else 0.0,
             importance_mean=float(weights.mean()),
             importance_max=float(weights.max()),
             importance_ess=losses.effective_sample_share(weights),

@@ -16,6 +16,9 @@ from torch import Tensor
 from onward.errors import TrainingError
 from onward.lm.tokens import TokenRow
 
+MIN_SPREAD = 1e-6
+"""Difference of rewards, relative to rewards above 1, below which attempts count as alike."""
+
 
 class NothingToLearnError(TrainingError):
     """The trajectories are valid, but nothing in them can be compared: code DATA."""
@@ -53,6 +56,11 @@ class Trajectory:
     def counts(self) -> list[int]:
         """Trained tokens per row."""
         return [len(row.trained) for row in self.rows]
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest row, up to its last trained one."""
+        return max((row.trained[-1] + 1 for row in self.rows if row.trained), default=0)
 
     def turn_ends(self) -> list[int]:
         """Returns, for each sampled turn in time, the index of its last token in ``order``."""
@@ -119,18 +127,20 @@ def select(
     drop_uniform: bool = False,
     dense: bool = False,
     max_staleness: int = 1,
+    max_tokens: int | None = None,
 ) -> Selection:
     """Selects the trajectories that ``method`` can learn from.
 
     ``groups``: it compares attempts at one task. ``drop_uniform``: leave out groups whose binary outcomes are
-    all the same (a shaped reward would still rank them, by shaping alone). ``dense``: it uses rewards per
-    turn. Raises TrainingError (DATA) for invalid trajectories, NothingToLearnError when nothing is left.
+    all the same (a shaped reward would still rank them, by shaping alone); in a group without binary outcomes
+    the rewards decide. ``dense``: it uses rewards per turn. ``max_tokens``: a trajectory with a longer row is
+    left out. Raises TrainingError (DATA) for invalid trajectories, NothingToLearnError when nothing is left.
     """
     if not trajectories:
         raise TrainingError("DATA", f"There are no trajectories for {method}: collect some first.")
     excluded: Counter[str] = Counter()
     if groups:
-        _refuse_groups_of_one(trajectories, method)
+        _refuse_without_group(trajectories, method)
     kept: list[Trajectory] = []
     for number, one in enumerate(trajectories):
         reason = ""
@@ -140,13 +150,16 @@ def select(
             reason = "no_tokens"
         elif one.staleness > max_staleness:
             reason = "stale"
+        elif max_tokens is not None and one.longest > max_tokens:
+            reason = "too_long"
         if reason:
             excluded[reason] += 1
             continue
         _check_turns(number, one, method, dense)
         kept.append(one)
     if groups:
-        kept = _comparable(kept, drop_uniform, method, excluded)
+        attempts = Counter(group_key(one) for one in trajectories)
+        kept = _comparable(kept, drop_uniform, attempts, excluded)
     taken = [_without_empty_rows(one) for one in kept if one.trains]
     if not taken:
         raise NothingToLearnError(_nothing_left(method, len(trajectories), excluded))
@@ -166,25 +179,25 @@ def _nothing_left(method: str, count: int, excluded: Counter[str]) -> str:
             f"dpo or sft, which need only text."
         )
     reasons = ", ".join(f"{n} {why}" for why, n in sorted(excluded.items())) or "none may be trained on"
-    return f"None of the {count} trajectories can be used by {method} ({reasons}): collect other ones."
+    remedy = "collect other ones"
+    if excluded["group_of_one"]:
+        remedy = "use reinforce, whose baseline needs no group, or collect at least two attempts per task"
+    elif excluded["too_long"] == count:
+        remedy = "give shorter ones, or raise the maximum length"
+    elif excluded["uniform_group"]:
+        remedy = (
+            "all attempts at a task ended alike. Collect tasks of which some attempts succeed, or, if the "
+            "rewards are graded, leave `success` out, so that they decide"
+        )
+    return f"None of the {count} trajectories can be used by {method} ({reasons}): {remedy}."
 
 
-def _refuse_groups_of_one(trajectories: Sequence[Trajectory], method: str) -> None:
-    members: Counter[Hashable] = Counter()
-    for one in trajectories:
-        if one.group is None:
-            raise TrainingError(
-                "DATA",
-                f"{method} compares attempts at the same task, and a trajectory carries no group: record "
-                f"one (task_context.group_id), or use reinforce, whose baseline needs none.",
-            )
-        members[group_key(one)] += 1
-    lonely = [key for key, count in members.items() if count < 2]
-    if lonely:
+def _refuse_without_group(trajectories: Sequence[Trajectory], method: str) -> None:
+    if any(one.group is None for one in trajectories):
         raise TrainingError(
             "DATA",
-            f"{method} needs at least two attempts per task, but group {lonely[0]!r} has one: use reinforce, "
-            f"whose baseline needs no group, or collect more attempts of that task.",
+            f"{method} compares attempts at the same task, and a trajectory carries no group: record "
+            f"one (task_context.group_id), or use reinforce, whose baseline needs none.",
         )
 
 
@@ -213,29 +226,34 @@ def _check_turns(number: int, one: Trajectory, method: str, dense: bool) -> None
 
 
 def _comparable(
-    kept: list[Trajectory], drop_uniform: bool, method: str, excluded: Counter[str]
+    kept: list[Trajectory], drop_uniform: bool, attempts: Counter[Hashable], excluded: Counter[str]
 ) -> list[Trajectory]:
     members: defaultdict[Hashable, list[Trajectory]] = defaultdict(list)
     for one in kept:
         members[group_key(one)].append(one)
     result: list[Trajectory] = []
-    for group in members.values():
+    for key, group in members.items():
         if len(group) < 2:
-            excluded["left_alone"] += 1  # the others were unscored or empty
+            # A single attempt is never compared with itself: its advantage would be 0 or its raw reward.
+            excluded["left_alone" if attempts[key] > 1 else "group_of_one"] += 1
             continue
-        if drop_uniform:
-            outcomes = {one.success for one in group}
-            if None in outcomes:
-                raise TrainingError(
-                    "DATA",
-                    f"{method} keeps a group only when its attempts did not all end alike, and one carries "
-                    f"no binary outcome: give `success`, or set drop_uniform = false.",
-                )
-            if len(outcomes) == 1:
-                excluded["uniform_group"] += len(group)
-                continue
+        if drop_uniform and _ended_alike(group):
+            excluded["uniform_group"] += len(group)
+            continue
         result.extend(group)
     return result
+
+
+def _ended_alike(group: Sequence[Trajectory]) -> bool:
+    """Reports if the attempts have one binary outcome; if not all of them have one, if their rewards agree.
+
+    Without outcomes the reward is the only verdict, and may be graded: a share of tests passed, a rubric.
+    """
+    outcomes = {one.success for one in group}
+    if None not in outcomes:
+        return len(outcomes) == 1
+    rewards = [float(one.reward or 0.0) for one in group]
+    return max(rewards) - min(rewards) <= MIN_SPREAD * max(1.0, *map(abs, rewards))
 
 
 def _without_empty_rows(one: Trajectory) -> Trajectory:

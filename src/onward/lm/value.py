@@ -1,12 +1,14 @@
 """The critic of PPO: the expected return before each token.
 
 Invariants: the value of a token is computed from the hidden state that *predicts* it (position t − 1), so
-that it cannot depend on the action whose baseline it is.
+that it cannot depend on the action whose baseline it is. Nor does it depend on the row's own return: a head
+remembers the rows that it was fitted to, and its values are not used for them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Hashable, Sequence
 from pathlib import Path
 
 import torch
@@ -15,10 +17,13 @@ from torch import Tensor
 
 from onward.errors import ConfigError
 from onward.lm import losses
+from onward.lm.cross_fit import cross_fit, folds_of
 from onward.lm.options import CriticConfig
-from onward.lm.stepper import Stepper
+from onward.lm.tokens import TokenRow
 
 FILE = "value_head.safetensors"
+MAX_REMEMBERED = 50_000
+"""Rows that a head remembers; it forgets the oldest, which later data no longer contains."""
 
 
 class ValueHead:
@@ -29,7 +34,9 @@ class ValueHead:
             self.weight = torch.zeros(hidden, device=device)
             self.bias = torch.zeros(1, device=device)
         self.warm = False
-        """True once the head was fitted to returns; a new head is warmed up before its values are used."""
+        """True once the head was fitted to returns."""
+        self.fitted_to: dict[int, None] = {}
+        """Digests of the rows that the head was fitted to, in order."""
 
     @property
     def parameters(self) -> list[Tensor]:
@@ -39,18 +46,48 @@ class ValueHead:
         """Returns values (positions,) of ``states`` (positions, hidden)."""
         return states.float() @ self.weight + self.bias
 
-    def warm_up(self, states: Tensor, returns: Tensor, config: CriticConfig, stepper: Stepper) -> None:
-        """Fits the head alone to ``returns`` (positions,), all of them in each step; policy unchanged."""
-        states, returns = states.detach().float(), returns.to(states.device)
-        optimizer = torch.optim.AdamW(self.parameters, lr=config.learning_rate, weight_decay=0.0)
-        with stepper.tracking(), torch.enable_grad():
-            for _ in range(config.warmup_steps):
-                optimizer.zero_grad(set_to_none=True)
-                values = self(states)
-                losses.value_loss(values, values.detach(), returns, clip=None).mean().backward()
-                optimizer.step()
-        stepper.discard()
+    def remember(self, rows: Sequence[TokenRow]) -> None:
+        """Records that the head is fitted to ``rows``."""
+        self.fitted_to.update(dict.fromkeys(map(_digest, rows)))
+        for old in list(self.fitted_to)[:-MAX_REMEMBERED]:
+            del self.fitted_to[old]
+
+    @torch.no_grad()
+    def judge(
+        self,
+        rows: Sequence[TokenRow],
+        states: Sequence[Tensor],
+        returns: Sequence[Tensor],
+        units: Sequence[Sequence[Hashable]],
+        config: CriticConfig,
+        seed: int,
+    ) -> list[Tensor]:
+        """Returns values per trained token of each row, none of them fitted to the row's own return.
+
+        They begin at this head and are corrected by rows of other ``units``, as in ``folds_of``. A head that
+        is new, was fitted to one of ``rows``, or explains none of ``returns`` begins at zero and becomes the
+        fit to all rows.
+        """
+        counts = [len(one) for one in returns]
+        before, told = torch.cat(list(states)), torch.cat(list(returns))
+        known = any(_digest(row) in self.fitted_to for row in rows)
+        weight, bias = (p.detach().cpu() for p in self.parameters)
+        anew = not self.warm or known or explained_variance(before @ weight + bias, told) < 0
+        if anew:
+            weight, bias = torch.zeros_like(weight), torch.zeros_like(bias)
+        folds = folds_of(units, seed)
+        if config.warmup_steps == 0 or int(folds.max()) == 0:
+            self.warm = True
+            return list((before @ weight + bias).split(counts))
+        fold = folds.repeat_interleave(torch.tensor(counts))
+        fit = cross_fit(before, told, fold, (weight, bias), config.warmup_steps)
+        if anew:
+            self.weight.copy_(fit.weight)
+            self.bias.copy_(fit.bias)
+            self.fitted_to.clear()
+            self.remember(rows)
         self.warm = True
+        return list(fit.values.split(counts))
 
     def backward(
         self,
@@ -69,7 +106,8 @@ class ValueHead:
         return float(loss.detach()), states.grad
 
     def save(self, folder: Path) -> None:
-        save_file({"weight": self.weight.detach().cpu(), "bias": self.bias.detach().cpu()}, folder / FILE)
+        tensors = {"weight": self.weight.detach().cpu(), "bias": self.bias.detach().cpu()}
+        save_file(tensors | {"rows": torch.tensor(list(self.fitted_to), dtype=torch.int64)}, folder / FILE)
 
     @torch.no_grad()
     def load(self, folder: Path) -> None:
@@ -82,7 +120,14 @@ class ValueHead:
             )
         self.weight.copy_(tensors["weight"])
         self.bias.copy_(tensors["bias"])
+        self.fitted_to = dict.fromkeys(tensors["rows"].tolist()) if "rows" in tensors else {}
         self.warm = True
+
+
+def _digest(row: TokenRow) -> int:
+    """A 64-bit digest. Log-probs are part of it: the same words sampled anew by a changed policy are new."""
+    text = repr((row.ids, row.sampled, row.logprobs)).encode()
+    return int.from_bytes(hashlib.sha256(text).digest()[:8], "big", signed=True)
 
 
 def explained_variance(values: Sequence[float] | Tensor, returns: Sequence[float] | Tensor) -> float:

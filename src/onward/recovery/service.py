@@ -49,12 +49,14 @@ async def watch_streams(ctx: Context) -> None:
     known: dict[str, StreamState] = {}
     for _ in until_cancelled():
         try:
-            found = {str(info.config.name): info.state for info in await ctx.bus.js.streams_info()}
+            found = await streams.all_states(ctx.bus)
             for name in [*STREAMS, *map(stream_of, BUCKETS)]:
-                if name not in found:
-                    await streams.create(ctx.bus, name)
-                    await _tell_of_deleted(ctx, name, known.get(name))
-            known = found
+                # Asked by name: a list in pages may miss a stream while others come and go.
+                if name not in found and not await streams.exists(ctx.bus, name):
+                    info = await streams.create(ctx.bus, name)
+                    if ctx.bus.is_news(name, str(info.created)):
+                        await _tell_of_deleted(ctx, name, known.get(name))
+            known |= found
         except (nats.errors.Error, BusError) as error:
             _log.debug("streams cannot be listed", cause=type(error).__name__)
         await ctx.clock.sleep(STREAM_SECONDS)

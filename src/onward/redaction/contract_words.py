@@ -7,20 +7,20 @@ them with the models in ``onward.contracts``.
 from __future__ import annotations
 
 FIELD_NAMES = frozenset((
-    "action", "agent_id", "arm", "available_tools", "checks", "completion_percentage",
-    "complexity_score", "content", "context", "continues", "domain", "end_timestamp", "error",
-    "execution_time_ms", "finish_reason", "generation_id", "group_id", "instructions", "logprobs",
-    "memory_state", "metadata", "model", "model_digest", "observation", "outcome", "output",
-    "prompt_ids", "raw_response", "release", "release_id", "result", "sampling", "session_id",
-    "signature", "start_timestamp", "status", "subordinate_profile", "subordinates_active", "success",
-    "task_context", "task_id", "task_type", "temperature", "thought_process", "timestamp", "token_ids",
-    "tokens_void", "tool_args", "tool_name", "top_k", "top_p", "total_cost_usd", "total_tokens",
-    "trajectory_id", "turn_id", "turns", "type", "weight",
+    "action", "agent_id", "arm", "attachments", "available_tools", "checks", "completion_percentage",
+    "complexity_score", "content", "context", "continues", "domain", "end_timestamp",
+    "error", "execution_time_ms", "finish_reason", "generation_id", "group_id", "instructions",
+    "logprobs", "memory_state", "metadata", "model", "model_digest", "observation", "other_choices",
+    "outcome", "output", "prompt_ids", "raw_response", "refusal", "release", "release_id", "result",
+    "sampling", "session_id", "signature", "start_timestamp", "status", "subordinate_profile",
+    "subordinates_active", "success", "task_context", "task_id", "task_type", "temperature",
+    "thought_process", "timestamp", "token_ids", "tokens_void", "tool_args", "tool_name", "top_k",
+    "top_p", "total_cost_usd", "total_tokens", "trajectory_id", "turn_id", "turns", "type", "weight",
 ))  # fmt: skip
 """Field names: never renamed, whatever a secret may be called."""
 NUMBER_FIELDS = frozenset((
-    "completion_percentage", "complexity_score", "execution_time_ms", "logprobs", "prompt_ids",
-    "subordinates_active", "temperature", "token_ids", "top_k", "top_p", "total_cost_usd",
+    "completion_percentage", "complexity_score", "execution_time_ms", "logprobs",
+    "prompt_ids", "subordinates_active", "temperature", "token_ids", "top_k", "top_p", "total_cost_usd",
     "total_tokens", "turn_id", "weight",
 ))  # fmt: skip
 """Fields that hold a number or a list of numbers: never replaced."""

@@ -15,7 +15,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from onward.errors import RedactionError
+from onward.redaction import neighbours
 from onward.redaction.judging.names import PERSONAL, NameClass, secret_class
+from onward.redaction.neighbours import Mark
 
 MAX_DEPTH = 64
 MAX_PARTS = 2_000_000
@@ -28,10 +30,12 @@ _GOVERNED = 10_000
 """Under a secret-named key, numbers of five digits or more are read as text."""
 
 Path = tuple[str | int, ...]
-Governed = tuple[str, NameClass]
+Governed = tuple[str, Mark]
 Key = str | Governed
-"""A text alone, or with the class of the secret-named key above it."""
+"""A text alone, or with the class of the secret name above or beside it, or with its secret part."""
 
+_NOTHING_TYPED: dict[str, NameClass] = {}
+_NO_MARKS: dict[int, Mark] = {}
 _SCHEMA_TYPES = frozenset(("string", "integer", "number", "boolean", "object", "array", "null"))
 
 
@@ -41,7 +45,7 @@ class Texts:
     and key; the document must outlive this."""
 
     keys: list[Key]
-    under: dict[tuple[int, str | int], NameClass]
+    under: dict[tuple[int, str | int], Mark]
 
     def plain(self) -> list[str]:
         if not self.under:
@@ -52,7 +56,9 @@ class Texts:
 class _Collector:
     def __init__(self, fixed_keys: frozenset[str]) -> None:
         self.seen: dict[Key, None] = {}
-        self.under: dict[tuple[int, str | int], NameClass] = {}
+        self.under: dict[tuple[int, str | int], Mark] = {}
+        self._cells: dict[int, dict[int, Mark]] = {}
+        """Marks of the members of a list, by its identity: of rows of tables."""
         self._fixed_keys = fixed_keys
         self._classes: dict[Any, NameClass | None] = {}
         self._parts = 0
@@ -79,6 +85,11 @@ class _Collector:
         seen, classes, fixed = self.seen, self._classes, self._fixed_keys
         self._count(len(value))
         named, inherited = _beside(value, governed) if "value" in value else (None, governed)
+        typed = _NOTHING_TYPED
+        if governed is None and not neighbours.TYPED.isdisjoint(value):
+            typed = dict(neighbours.in_object(value))
+        if not neighbours.HEADERS.isdisjoint(value):
+            self._cells.update(neighbours.in_table(value))
         for name, item in value.items():
             if name in classes:
                 below = classes[name]
@@ -91,6 +102,8 @@ class _Collector:
             kind = type(item)
             if named is not None and name == "value":
                 below = named
+            elif name in typed:
+                below = typed[name]
             elif inherited is not None:
                 below = _inherit(below, inherited)
             if kind is str:
@@ -119,14 +132,21 @@ class _Collector:
     def _in_list(self, value: Any, governed: NameClass | None) -> Iterator[tuple[Any, NameClass | None]]:
         seen = self.seen
         self._count(len(value))
+        marks = self._cells.get(id(value), _NO_MARKS)
+        if governed is None and len(value) > 1:
+            if type(value[0]) is str:
+                marks = {**neighbours.in_list(value), **marks}
+            elif type(value[0]) is list:
+                self._cells.update(neighbours.in_rows(value))
         for i, item in enumerate(value):
             kind = type(item)
             if kind is str:
-                if governed is None:
+                mark = governed or marks.get(i)
+                if mark is None:
                     seen[item] = None
                 else:
-                    seen[item, governed] = None
-                    self.under[id(value), i] = governed
+                    seen[item, mark] = None
+                    self.under[id(value), i] = mark
             elif kind is int:
                 if not -LONG_NUMBER < item < LONG_NUMBER or (governed is not None and item >= _GOVERNED):
                     self._number(value, i, item, governed)

@@ -30,6 +30,8 @@ from onward.redaction.scan import Hit, scan
 POLICY_VERSION = policy_version()
 _MAX_ROUNDS = 8
 _MIN_TENANT_KEY = 16
+Allows = Callable[[bytes, str], bool]
+"""Function from a found value and its kind to whether it stays."""
 
 
 @dataclass(frozen=True)
@@ -80,16 +82,18 @@ def redact(
     also: Sequence[Finder] = (),
     fixed: Fixed = NOTHING_FIXED,
     fixed_values: frozenset[str] = frozenset(),
+    allows: Allows | None = None,
 ) -> Redacted:
     """Returns ``document`` without secrets; the same value gets the same ``<KIND:n>`` everywhere in it.
 
     ``known`` are secrets of the client, replaced wherever they occur. ``also`` are finders besides the rules
     (``rules/personal_optional.py``). ``fixed`` and ``fixed_values`` are words of a contract (field names,
-    enum members) that stay even where they equal a found secret. Raises RedactionError for any failure: the
+    enum members) that stay even where they equal a found secret. ``allows`` tells from a value and its kind
+    whether it stays although a rule finds it. Raises RedactionError for any failure: the
     document must then not be written.
     """
     try:
-        return _redact(document, known, also, fixed, fixed_values)
+        return _redact(document, known, also, fixed, fixed_values, allows)
     except RedactionError:
         raise
     except Exception as error:
@@ -98,7 +102,12 @@ def redact(
 
 
 def _redact(
-    document: Any, known: Known, also: Sequence[Finder], fixed: Fixed, fixed_values: frozenset[str]
+    document: Any,
+    known: Known,
+    also: Sequence[Finder],
+    fixed: Fixed,
+    fixed_values: frozenset[str],
+    allows: Allows | None,
 ) -> Redacted:
     texts = collect(document, fixed.keys)
     plain = texts.plain()
@@ -108,14 +117,16 @@ def _redact(
         return Redacted(document)
     work = _Work(texts, plain, buffer, fixed_values)
     pending: Sequence[int] = range(len(plain))
-    hits += work.governed(pending, work.starts)
+    hits = work.governed(pending, work.starts) + hits  # first: of equal spans the first names the kind
+    hits = _not_allowed(hits, buffer, allows)
     starts = work.starts
     for _ in range(_MAX_ROUNDS):
         if not hits:
             break
         pending = work.replace(_per_text(_settle(hits), buffer, starts, pending), hits)
         buffer, starts = work.join(pending)
-        hits = _found(buffer, known, also) + work.governed(pending, starts)
+        hits = work.governed(pending, starts) + _found(buffer, known, also)
+        hits = _not_allowed(hits, buffer, allows)
     else:
         raise RedactionError("The redactor did not come to an end; the document is held back.")
     new = work.changed()
@@ -134,7 +145,22 @@ def _found(buffer: bytes, known: Known, also: Sequence[Finder]) -> list[Hit]:
 
     hits = find(buffer)
     escaped = decode.unescaped(buffer)
-    return hits if escaped is None else hits + escaped.hits(find)
+    if escaped is not None:
+        hits += escaped.hits(find)
+    kept = placeholders.spans(buffer) if hits else []
+    return [hit for hit in hits if not placeholders.cut(kept, hit.start, hit.end)] if kept else hits
+
+
+def _not_allowed(hits: list[Hit], buffer: bytes, allows: Allows | None) -> list[Hit]:
+    """Returns the hits whose value is not on the allow list. Known secrets always go."""
+    if allows is None:
+        return hits
+
+    def stays(hit: Hit) -> bool:
+        value = buffer[hit.start : hit.end] if hit.value is None else hit.value
+        return hit.layer > 0 and allows(value, hit.kind)
+
+    return [hit for hit in hits if not stays(hit)]
 
 
 class _Span(NamedTuple):
@@ -183,7 +209,12 @@ class _Work:
             if isinstance(at, dict) and i not in at:
                 continue
             start = at[i]
-            for first, last, kind in governed_spans(self.text(i), self.keys[i][1]):  # type: ignore[arg-type]
+            mark = self.keys[i][1]
+            if isinstance(mark, tuple):
+                spans = [] if i in self._parts else [mark]
+            else:
+                spans = governed_spans(self.text(i), mark)  # type: ignore[arg-type]
+            for first, last, kind in spans:
                 hits.append(Hit(start + first, start + last, kind, 2, None))
         return hits
 
@@ -291,8 +322,11 @@ def _encode(text: str) -> bytes:
 
 
 def _want(wanted: dict[bytes, str], value: bytes, kind: str) -> None:
-    """Adds a value to propagate. A value that is both a user name and a password counts as a password."""
-    if wanted.get(value, "USER") == "USER":
+    """Adds a value to propagate. A value that is both a user name and a password counts as a password, unless it
+    may be an ordinary word: then it is replaced where a user name can stand."""
+    if value not in wanted or (wanted[value] == "USER" and not spread.may_be_common(value, kind)):
+        wanted[value] = kind
+    elif kind == "USER" and spread.may_be_common(value, wanted[value]):
         wanted[value] = kind
 
 

@@ -34,6 +34,15 @@ def overlap(spans: list[tuple[int, int]], start: int, end: int) -> bool:
     return (i > 0 and spans[i - 1][1] > start) or (i < len(spans) and spans[i][0] < end)
 
 
+def cut(spans: list[tuple[int, int]], start: int, end: int) -> bool:
+    """Returns whether ``start`` or ``end`` lies within one of ``spans``, which are sorted."""
+    for place in (start, end):
+        i = bisect_right(spans, (place,)) - 1
+        if i >= 0 and spans[i][0] < place < spans[i][1]:
+            return True
+    return False
+
+
 def has_placeholder(value: bytes) -> bool:
     return b"<" in value and _FOUND.search(value) is not None
 

@@ -44,6 +44,23 @@ _LINE_BEFORE = compiled(rb"(?:[\x00\r\n]|\\[nr])[ \t\"']{0,4}$")
 _LINE_AFTER = compiled(rb"[ \t\"']{0,4}(?:$|[\x00\r\n]|\\|[ \t]+(?:[0-9]|pts/|tty))")
 """Output of ``whoami`` (the name alone), ``ps`` and ``who`` (before a number or a terminal)."""
 _REACH = 48
+_CHOSEN = frozenset(
+    (
+        "PASSWORD",
+        "URL_PASSWORD",
+        "CLI_PASSWORD",
+        "SECRET",
+        "TOKEN",
+        "API_KEY",
+        "AUTHORIZATION",
+        "SESSION",
+        "COOKIE",
+    )
+)
+"""Kinds whose values people choose."""
+_NUMBERED = frozenset(b"sha md base utf python windows admin test user root".split())
+_LONGEST_WORD = 16
+_LONGEST_WORDS = 32
 _VOWELS = frozenset(b"aeiouy")
 _ONSETS = frozenset(
     b"bl br ch cl cr dr dw fl fr gh gl gn gr kh kl kn kr ph pl pn pr ps pt rh sc sh sk sl sm sn sp sq st sv "
@@ -65,9 +82,10 @@ class Needle:
 
 
 def needles(value: bytes, kind: str = "") -> Iterator[Needle]:
-    """Yields every form in which ``value`` may occur elsewhere. Nothing for values under 6 bytes. A ``USER``
+    """Yields every form in which ``value`` may occur elsewhere. Nothing for values under 6 bytes, and for a password
+    that may be an ordinary word. A ``USER``
     that may be a word is searched only in its raw form, where an account name can stand."""
-    if len(value) < MIN_LENGTH:
+    if len(value) < MIN_LENGTH or may_be_common(value, kind):
         return
     if kind == "USER" and _may_be_word(value):
         yield Needle(value, value, whole_word=True, account=True)
@@ -82,6 +100,21 @@ def needles(value: bytes, kind: str = "") -> Iterator[Needle]:
             text = line.strip()
             if len(text) >= _MIN_LINE:
                 yield Needle(text, value, whole_word=False)
+
+
+def may_be_common(value: bytes, kind: str) -> bool:
+    """Returns whether a value of ``kind``, such as the password ``postgres`` of a database of that name, may also
+    be an ordinary word or the name of a thing (``python3``). Such a value is replaced where it was found, not
+    elsewhere: a text whose words vanish teaches nothing."""
+    if kind not in _CHOSEN or len(value) > _LONGEST_WORDS:
+        return False
+    stem = value.rstrip(b"0123456789")
+    if len(stem) < len(value) and stem.lower() not in _NUMBERED:
+        return False
+    parts = stem.decode("utf-8", "replace").replace("-", "_").split("_")
+    return all(part.isalpha() and len(part) <= _LONGEST_WORD for part in parts) and (
+        stem.islower() or stem.istitle() or stem.isupper()
+    )
 
 
 def forms(value: bytes) -> set[bytes]:

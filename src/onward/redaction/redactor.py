@@ -12,8 +12,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from onward.redaction.engine import POLICY_VERSION, Redacted, redact
+from onward.redaction.engine import POLICY_VERSION, Allows, Redacted, redact
 from onward.redaction.known import NOTHING_KNOWN, Known
+from onward.redaction.own_rules import NO_RULES, OwnRules
 from onward.redaction.rules.personal_optional import OPTIONAL, Finder, optional
 from onward.redaction.trajectory import redact_trajectory
 
@@ -29,24 +30,34 @@ class Redactor:
     """Kinds from ``rules/personal_optional.py`` (``OPTIONAL``): off unless named here."""
     finders: tuple[Finder, ...] = ()
     """Further finders, such as ``entities(…)``; the policy version includes only their names."""
+    own: OwnRules = NO_RULES
+    """Rules and allow list of the operator (``read_rules``)."""
     policy_version: str = field(init=False)
-    """``POLICY_VERSION``; with optional kinds or finders, eight more hex digits that identify them."""
+    """``POLICY_VERSION``; with optional kinds, finders or own rules, eight more hex digits that identify them."""
     _also: tuple[Finder, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         kinds = tuple(sorted(set(self.optional_kinds)))
-        also = (optional(kinds), *self.finders) if kinds else self.finders
+        also: tuple[Finder, ...] = (optional(kinds), *self.finders) if kinds else self.finders
+        if self.own.rules:
+            also = (*also, self.own)
         object.__setattr__(self, "optional_kinds", kinds)
         object.__setattr__(self, "_also", also)
-        object.__setattr__(self, "policy_version", POLICY_VERSION + _suffix(kinds, self.finders))
+        object.__setattr__(self, "policy_version", POLICY_VERSION + _suffix(kinds, self.finders, self.own))
 
     def document(self, document: dict[str, Any] | list[Any] | str) -> Redacted:
         """Like ``redact``. Raises RedactionError: the document must then not be written."""
-        return self._signed(redact(document, known=self.known, also=self._also))
+        return self._signed(redact(document, known=self.known, also=self._also, allows=self._allows))
 
     def trajectory(self, document: dict[str, Any]) -> Redacted:
         """Like ``redact_trajectory``, token ids included. Raises RedactionError."""
-        return self._signed(redact_trajectory(document, known=self.known, also=self._also))
+        return self._signed(
+            redact_trajectory(document, known=self.known, also=self._also, allows=self._allows)
+        )
+
+    @property
+    def _allows(self) -> Allows | None:
+        return self.own.allows if self.own.has_allow_list else None
 
     def _signed(self, redacted: Redacted) -> Redacted:
         if redacted.policy_version == self.policy_version:
@@ -54,12 +65,13 @@ class Redactor:
         return replace(redacted, policy_version=self.policy_version)
 
 
-def _suffix(kinds: Iterable[str], finders: Iterable[Finder]) -> str:
+def _suffix(kinds: Iterable[str], finders: Iterable[Finder], own: OwnRules) -> str:
     rules = [[rule.kind, rule.pattern, rule.take, rule.checks] for kind in kinds for rule in OPTIONAL[kind]]
     names = [getattr(finder, "__qualname__", type(finder).__qualname__) for finder in finders]
-    if not rules and not names:
+    if not rules and not names and not own.digest:
         return ""
-    return hashlib.sha256(json.dumps([rules, names]).encode()).hexdigest()[:8]
+    content = [rules, names, own.digest] if own.digest else [rules, names]
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:8]
 
 
 PLAIN = Redactor()

@@ -15,7 +15,10 @@ from typing import Literal, NamedTuple
 Span = tuple[int, int]
 Check = Callable[[bytes, int, int], Span | None]
 """Function from ``(buffer, first, last)`` of a candidate to the span to take, or None to refuse it."""
-Take = Literal["match", "group", "assigned", "flag", "cookies"]
+Take = Literal[
+    "match", "group", "assigned", "keyed", "flag", "cookies", "said", "said_next", "given", "given_quoted", "listed",
+    "paired", "inputs", "inserted", "tables",
+]  # fmt: skip
 Same = Literal["exact", "lower", "digits", "alnum"]
 Layer = Literal[1, 2, 3]
 LAYERS: dict[int, str] = {
@@ -59,6 +62,9 @@ class Rule:
     """Decides when two spellings of a value share a placeholder. ``lower`` ignores case; ``digits`` compares
     only digits; ``alnum`` compares only letters and digits, without case."""
     note: str = field(default="", compare=False)
+    gate: str | None = None
+    """A simple expression that matches in every text in which ``pattern`` does: the rule then runs only over
+    such texts. Empty for a pattern with a rare literal, which needs none. None: see ``scan.py``."""
 
 
 def body(length: int, alphabet: str = ALNUM) -> str:
@@ -78,9 +84,12 @@ def token(
     checks: tuple[str, ...] = ("start",),
     negatives: tuple[str, ...] = (),
     note: str = "",
+    gate: str | None = None,
 ) -> Rule:
     """A rule of layer 1 whose whole match is the secret; ``secrets`` are its positive examples."""
-    return Rule(kind, pattern, 1, checks=checks, positives=whole(*secrets), negatives=negatives, note=note)
+    return Rule(
+        kind, pattern, 1, checks=checks, positives=whole(*secrets), negatives=negatives, note=note, gate=gate
+    )
 
 
 vendor_rule = partial(Rule, layer=1, take="group")

@@ -13,7 +13,7 @@ from typing import Any
 from onward.errors import RedactionError
 from onward.redaction.contract_words import ENUM_VALUES, FIELD_NAMES, NUMBER_FIELDS
 from onward.redaction.document import Fixed, Path
-from onward.redaction.engine import Redacted, redact
+from onward.redaction.engine import Allows, Redacted, redact
 from onward.redaction.known import NOTHING_KNOWN, Known
 from onward.redaction.rules.personal_optional import Finder
 
@@ -25,7 +25,11 @@ _FIXED = Fixed(FIELD_NAMES, NUMBER_FIELDS)
 
 
 def redact_trajectory(
-    document: dict[str, Any], *, known: Known = NOTHING_KNOWN, also: Sequence[Finder] = ()
+    document: dict[str, Any],
+    *,
+    known: Known = NOTHING_KNOWN,
+    also: Sequence[Finder] = (),
+    allows: Allows | None = None,
 ) -> Redacted:
     """Returns ``document`` without secrets; token ids of affected turns are removed too (``tokens_void``).
 
@@ -34,7 +38,7 @@ def redact_trajectory(
     secret becomes ``redacted-…``, the same for the same value. Raises RedactionError.
     """
     try:
-        return _redact_trajectory(document, known, also)
+        return _redact_trajectory(document, known, also, allows)
     except RedactionError:
         raise
     except Exception as error:
@@ -42,8 +46,10 @@ def redact_trajectory(
     raise RedactionError(f"The redactor failed ({kind}); the trajectory is held back.")
 
 
-def _redact_trajectory(document: dict[str, Any], known: Known, also: Sequence[Finder]) -> Redacted:
-    redacted = redact(document, known=known, also=also, fixed=_FIXED, fixed_values=ENUM_VALUES)
+def _redact_trajectory(
+    document: dict[str, Any], known: Known, also: Sequence[Finder], allows: Allows | None
+) -> Redacted:
+    redacted = redact(document, known=known, also=also, fixed=_FIXED, fixed_values=ENUM_VALUES, allows=allows)
     if not redacted.changed:
         return redacted
     clean = redacted.document

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 from onward.config import Settings
 from onward.errors import ConfigError
 from onward.files import locked
 from onward.ids import local_id
+from onward.serving.engines import wire
+from onward.serving.engines.local import LocalEngine
 
 MOST_PLACES = 32
 """Gateways that one data folder may have at a time."""
@@ -47,7 +50,7 @@ class Place:
     @property
     def engine(self) -> str:
         """Name of the engine's socket and log."""
-        return self.name.replace("gateway", "engine", 1)
+        return _engine(self.name)
 
     @property
     def routes(self) -> Path:
@@ -73,6 +76,19 @@ class Place:
     def release(self) -> None:
         """Frees the place for another process."""
         self._lock.close()
+
+
+def any_engine(run_dir: Path) -> LocalEngine:
+    """Returns a client of an engine of this data folder: the first gateway's, or that of another one while it
+    is away. All of them have the same base model."""
+    names = [_engine(_name(number)) for number in range(2, MOST_PLACES + 1)]
+    return LocalEngine(
+        wire.socket_path(run_dir, _engine(_name(1))), partial(wire.existing_sockets, run_dir, names)
+    )
+
+
+def _engine(name: str) -> str:
+    return name.replace("gateway", "engine", 1)
 
 
 def _name(number: int) -> str:

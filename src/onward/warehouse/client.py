@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 
 from onward.clock import Clock, SystemClock
-from onward.errors import WarehouseError
+from onward.errors import WarehouseError, WarehouseRefusedError
 from onward.files import read_secret
 from onward.retry import Backoff
 from onward.telemetry import logs
@@ -42,6 +42,10 @@ class Address:
 
 class _AwayError(Exception):
     """The warehouse did not answer, or reported that it cannot now. A retry makes sense."""
+
+
+class _LimitError(_AwayError):
+    """The statement needed more than the warehouse gives, now or always. A few retries make sense."""
 
 
 class Warehouse:
@@ -135,6 +139,8 @@ class Warehouse:
             except _AwayError as error:
                 waited = self._clock.monotonic() - started
                 if patience is not None and waited + backoff.pause > patience:
+                    if isinstance(error, _LimitError):
+                        raise WarehouseRefusedError(f"The warehouse refused a statement: {error}") from None
                     raise WarehouseError(
                         f"The warehouse is away ({error}): check that it runs and try again."
                     ) from None
@@ -154,16 +160,18 @@ class Warehouse:
         if answer.status_code == 200:
             return answer.content
         code = answer.headers.get(protocol.CODE_HEADER, "")
+        if code in protocol.LIMIT_CODES:
+            raise _LimitError(answer.text.strip()[:500] or f"code {code}")
         if answer.status_code in (502, 503, 504) or code in protocol.RETRYABLE_CODES:
             raise _AwayError(f"code {code or answer.status_code}")
         if answer.status_code in (401, 403):
-            raise WarehouseError(
+            raise WarehouseRefusedError(
                 "The warehouse refused the user or password: check [warehouse] of onward.toml."
             )
         if code in protocol.DAMAGE_CODES:
             self.found_damage = True
-            raise WarehouseError(f"The warehouse met damaged files: {answer.text.strip()[:300]}")
-        raise WarehouseError(f"The warehouse refused a statement: {answer.text.strip()[:500]}")
+            raise WarehouseRefusedError(f"The warehouse met damaged files: {answer.text.strip()[:300]}")
+        raise WarehouseRefusedError(f"The warehouse refused a statement: {answer.text.strip()[:500]}")
 
     def _connected(self) -> httpx.AsyncClient:
         if self._http is None:

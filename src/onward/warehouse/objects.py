@@ -8,6 +8,7 @@ obstore. ``create_only`` is the commit of a training job: of many writers exactl
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import re
 import secrets
@@ -16,13 +17,20 @@ from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 from typing import Any, Protocol
 
-from onward.errors import ConfigError, ConflictError, NotFoundError, ObjectError
-from onward.files import sync_folder
+from onward.errors import ConfigError, ConflictError, NotFoundError, ObjectError, ObjectRefusedError
+from onward.files import is_disk_failure, sync_folder
 
 _SEGMENT = re.compile(r"[A-Za-z0-9._=:@+-]{1,255}")
 _DRAFT = ".draft-"
 _BLOCK = 1 << 20
 _LOOK_UPS = 16
+_AWAY = frozenset({
+    errno.ENOTCONN, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETUNREACH,
+    errno.EMFILE, errno.ENFILE, errno.ENOMEM,
+})  # fmt: skip
+"""Errors of a folder that is on another machine which does not answer, or of a process at its limits."""
+_REFUSED_STATUS = re.compile(r"status code: 4(?!08|29)\d\d")
+"""An HTTP answer that says no; 408 and 429 mean later."""
 _URL = re.compile(r"(s3|gs|az|abfss?|https?)://", re.IGNORECASE)
 
 
@@ -34,7 +42,7 @@ def check_key(key: str) -> str:
         _SEGMENT.fullmatch(part) and part not in (".", "..") and not part.startswith(_DRAFT) for part in parts
     )
     if not good:
-        raise ObjectError(
+        raise ObjectRefusedError(
             f"Object key {key[:80]!r} is not usable: give segments of letters, digits and ._=:@+- "
             "joined by single slashes."
         )
@@ -131,7 +139,7 @@ class _FolderStore:
         try:
             created = await asyncio.to_thread(self._write, self._root / key, data, create_only)
         except OSError as error:
-            raise ObjectError(f"Object {key} cannot be written: {error.strerror}.") from error
+            raise self._failure(error, f"Object {key} cannot be written", writes=True) from error
         if not created:
             raise ConflictError(f"Object {key} exists already and was to be created only.")
 
@@ -143,13 +151,13 @@ class _FolderStore:
         except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
             raise NotFoundError(f"Object {key} does not exist in {self._root}.") from None
         except OSError as error:
-            raise ObjectError(f"Object {key} cannot be read: {error.strerror}.") from error
+            raise self._failure(error, f"Object {key} cannot be read") from error
 
     async def list(self, prefix: str) -> list[str]:
         try:
             return await asyncio.to_thread(self._walk, prefix)
         except OSError as error:
-            raise ObjectError(f"Objects under {prefix!r} cannot be listed: {error.strerror}.") from error
+            raise self._failure(error, f"Objects under {prefix!r} cannot be listed") from error
 
     async def exists(self, key: str) -> bool:
         try:
@@ -157,7 +165,7 @@ class _FolderStore:
         except (FileNotFoundError, NotADirectoryError):
             return False
         except OSError as error:
-            raise ObjectError(f"Object {key} cannot be looked up: {error.strerror}.") from error
+            raise self._failure(error, f"Object {key} cannot be looked up") from error
 
     async def delete(self, key: str) -> None:
         try:
@@ -165,7 +173,13 @@ class _FolderStore:
         except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
             return
         except OSError as error:
-            raise ObjectError(f"Object {key} cannot be deleted: {error.strerror}.") from error
+            raise self._failure(error, f"Object {key} cannot be deleted") from error
+
+    def _failure(self, error: OSError, what: str, *, writes: bool = False) -> ObjectError:
+        """Returns the error to raise. An error of reading (EIO) may mean a single object: it is a refusal."""
+        is_one_object = error.errno == errno.EIO and not writes
+        away = error.errno in _AWAY or (is_disk_failure(error, self._root) and not is_one_object)
+        return (ObjectError if away else ObjectRefusedError)(f"{what}: {error.strerror}.")
 
     def _write(self, target: Path, data: bytes | Path, create_only: bool) -> bool:
         """Returns whether it was written; False if ``create_only`` and the object exists."""
@@ -236,7 +250,7 @@ class _BucketStore:
         except self._errors.AlreadyExistsError:
             raise ConflictError(f"Object {key} exists already and was to be created only.") from None
         except (self._errors.BaseError, OSError) as error:
-            raise ObjectError(f"Object {key} cannot be written: {_first_line(error)}.") from error
+            raise self._failure(error, f"Object {key} cannot be written") from error
 
     async def stream(self, key: str) -> AsyncIterator[bytes]:
         try:
@@ -246,7 +260,7 @@ class _BucketStore:
         except (self._errors.NotFoundError, FileNotFoundError):
             raise NotFoundError(f"Object {key} does not exist.") from None
         except self._errors.BaseError as error:
-            raise ObjectError(f"Object {key} cannot be read: {_first_line(error)}.") from error
+            raise self._failure(error, f"Object {key} cannot be read") from error
 
     async def list(self, prefix: str) -> list[str]:
         keys: list[str] = []
@@ -254,7 +268,7 @@ class _BucketStore:
             async for page in self._obstore.list(self._store, prefix or None):
                 keys += [item["path"] for item in page]
         except self._errors.BaseError as error:
-            raise ObjectError(f"Objects under {prefix!r} cannot be listed: {_first_line(error)}.") from error
+            raise self._failure(error, f"Objects under {prefix!r} cannot be listed") from error
         if prefix and not keys and await self.exists(prefix):
             keys = [prefix]
         return sorted(keys)
@@ -265,7 +279,7 @@ class _BucketStore:
         except (self._errors.NotFoundError, FileNotFoundError):
             return False
         except self._errors.BaseError as error:
-            raise ObjectError(f"Object {key} cannot be looked up: {_first_line(error)}.") from error
+            raise self._failure(error, f"Object {key} cannot be looked up") from error
         return True
 
     async def delete(self, key: str) -> None:
@@ -274,7 +288,17 @@ class _BucketStore:
         except (self._errors.NotFoundError, FileNotFoundError):
             return
         except self._errors.BaseError as error:
-            raise ObjectError(f"Object {key} cannot be deleted: {_first_line(error)}.") from error
+            raise self._failure(error, f"Object {key} cannot be deleted") from error
+
+    def _failure(self, error: Exception, what: str) -> ObjectError:
+        """Returns the error to raise: a refusal if the store answered and repeating cannot help."""
+        kinds, line = self._errors, _first_line(error)
+        never = (
+            kinds.PermissionDeniedError, kinds.UnauthenticatedError, kinds.InvalidPathError,
+            kinds.NotSupportedError, kinds.PreconditionError,
+        )  # fmt: skip
+        refused = isinstance(error, never) or _REFUSED_STATUS.search(str(error)) is not None
+        return (ObjectRefusedError if refused else ObjectError)(f"{what}: {line}.")
 
 
 def _draft(target: Path) -> Path:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from onward.errors import WarehouseError
+from onward.errors import WarehouseRefusedError
 
 KEY_HEADER = "x-clickhouse-key"
 PING = "/ping"
@@ -39,6 +39,10 @@ FIXED: dict[str, str] = {"default_format": "JSONEachRow", "wait_end_of_query": "
 RETRYABLE_CODES = frozenset({"159", "202", "209", "210", "241", "242", "243", "252", "425", "999"})
 """Errors worth a retry: timeout, queries, network, memory, read-only, space, parts, system, keeper."""
 
+LIMIT_CODES = frozenset({"159", "241"})
+"""Those of them that may mean the statement itself: it needs more time or memory than the server gives. One
+that still fails so after all retries is refused."""
+
 DAMAGE_CODES = frozenset({"32", "33", "40", "226", "228", "246", "271", "277"})
 """Errors of files that are damaged on the disk: ends too early, cannot be read, wrong checksum, a missing or
 wrong file of a part, corrupted data, cannot be decompressed."""
@@ -52,7 +56,9 @@ _IDENTIFIER = re.compile(r"[a-z][a-z0-9_]{0,63}")
 def identifier(name: str, what: str) -> str:
     """Returns ``name`` if it is a plain lower-case name, as all in SQL must be; else WarehouseError."""
     if not _IDENTIFIER.fullmatch(name):
-        raise WarehouseError(f"{what} {name[:60]!r} is not a name: give lower-case letters, digits or '_'.")
+        raise WarehouseRefusedError(
+            f"{what} {name[:60]!r} is not a name: give lower-case letters, digits or '_'."
+        )
     return name
 
 
@@ -74,7 +80,7 @@ def encode_rows(rows: Iterable[Mapping[str, Any]]) -> bytes:
             for row in rows
         )
     except (ValueError, TypeError) as error:
-        raise WarehouseError(
+        raise WarehouseRefusedError(
             f"A row cannot be stored: {error}. Give finite numbers, text and times."
         ) from error
 
@@ -109,7 +115,7 @@ def _scalar(value: Any) -> str:
         return repr(value)
     if isinstance(value, datetime):
         return value.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.") + f"{value.microsecond // 1000:03d}"
-    raise WarehouseError(f"A query parameter of type {type(value).__name__} is not supported.")
+    raise WarehouseRefusedError(f"A query parameter of type {type(value).__name__} is not supported.")
 
 
 _ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r", "\0": "\\0"})

@@ -8,7 +8,7 @@ import pytest
 
 from onward.bus import PublishRejectedError
 from onward.bus.outbox import Waiting
-from onward.capture import claim_check
+from onward.capture import attachments, claim_check
 from onward.clock import ManualClock
 from onward.contracts import Trajectory, canonical_json, decode
 from onward.errors import ContractError, ObjectError
@@ -157,3 +157,17 @@ async def test_a_store_that_is_away_is_an_object_error(tmp_path):
         await claim_check.outbox_sender(RecordingBus(), Away(), ManualClock(NOW))(
             waiting(canonical_json(document()))
         )
+
+
+async def test_an_attachment_goes_to_the_store_alone_and_is_deleted_by_age(tmp_path):
+    bus, objects = RecordingBus(), Objects.open(tmp_path)
+    key = f"attachments/20260305/{DIGEST}"
+    picture = Waiting(1, key, attachments.SUBJECT, {}, b"picture")
+    assert claim_check.needs_store(bus, attachments.SUBJECT, b"picture")
+    for _ in range(2):  # a repeat changes nothing
+        await claim_check.outbox_sender(bus, objects, ManualClock(NOW))(picture)
+    assert bus.got == [] and await objects.get(key) == b"picture"
+    assert await claim_check.delete_old(objects, datetime(2026, 4, 5, tzinfo=UTC)) == 0
+    assert await claim_check.delete_old(objects, datetime(2026, 4, 6, tzinfo=UTC)) == 1
+    with pytest.raises(PublishRejectedError, match="objects="):
+        await claim_check.outbox_sender(bus, None, ManualClock(NOW))(picture)

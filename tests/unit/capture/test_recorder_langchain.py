@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import builtins
+import gc
 import sqlite3
+import threading
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
+from uuid import uuid4
 
 import pytest
+from langchain_core.documents import Document
 from langchain_core.language_models.fake import FakeListLLM
-from langchain_core.language_models.fake_chat_models import FakeMessagesListChatModel
+from langchain_core.language_models.fake_chat_models import FakeMessagesListChatModel, GenericFakeChatModel
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
-from langchain_core.runnables import RunnableLambda
+from langchain_core.outputs import ChatGeneration, LLMResult
+from langchain_core.retrievers import BaseRetriever
+from langchain_core.runnables import RunnableLambda, RunnableParallel
 from langchain_core.tools import tool
 
 from onward import Recorder, langchain_handler
+from onward.capture.conversations.dialogue import INTERRUPTED
+from onward.capture.conversations.messages import conversation
 from onward.contracts import Trajectory, decode
 from onward.errors import MissingExtraError
 
@@ -137,6 +145,94 @@ def test_a_chain_without_a_model_is_no_task(recorder):
     assert stored(recorder) == []
 
 
+@pytest.mark.parametrize("ids", ["own", "same"])
+def test_parallel_branches_keep_their_own_results(recorder, ids):
+    """Rome asks first, then Oslo asks, and Oslo reports first."""
+    first, second, told = (threading.Event() for _ in range(3))
+
+    def branch(city: str) -> Any:
+        name = "c0" if ids == "same" else f"id-{city}"
+        call = {"name": "weather", "args": {"city": city}, "id": name, "type": "tool_call"}
+        model = FakeMessagesListChatModel(responses=[AIMessage("", tool_calls=[call]), AIMessage(f"{city}!")])
+
+        def work(_: Any, config: Any) -> str:
+            messages: list[Any] = [HumanMessage("Weather?")]
+            assert city == "Rome" or first.wait(10)
+            messages.append(model.invoke(messages, config))
+            (first if city == "Rome" else second).set()
+            assert second.wait(10) and (city == "Oslo" or told.wait(10))
+            messages.append(weather.invoke(messages[-1].tool_calls[0], config))
+            answer = model.invoke(messages, config)
+            told.set()
+            return str(answer.content)
+
+        return RunnableLambda(work)
+
+    both = RunnableParallel(a=branch("Rome"), b=branch("Oslo"))
+    config: Any = {"callbacks": [langchain_handler(recorder)]}
+    assert both.invoke({}, config=config) == {"a": "Rome!", "b": "Oslo!"}
+    (trajectory,) = stored(recorder)
+    pairs = [
+        ((turn.action.tool_args or {})["city"], turn.result.output)
+        for turn in trajectory.turns
+        if turn.action.type == "tool_call"
+    ]
+    assert sorted(pairs) == [("Oslo", "sunny in Oslo"), ("Rome", "sunny in Rome")]
+    document = trajectory.model_dump(mode="json", exclude_none=True)
+    said = [str(message["content"]) for message in conversation(document).messages]
+    for part in (said[:4], said[4:]):
+        city = part[-1].removesuffix("!")
+        assert part == ["Weather?", part[1], f"sunny in {city}", f"{city}!"]
+
+
+def test_all_generations_of_one_question_are_recorded(recorder):
+    handler: Any = langchain_handler(recorder)
+    run_id = uuid4()
+    handler.on_chat_model_start({}, [[HumanMessage("A tree?")]], run_id=run_id)
+    generations: Any = [ChatGeneration(message=AIMessage(word)) for word in ("oak", "elm")]
+    handler.on_llm_end(LLMResult(generations=[generations]), run_id=run_id)
+    (trajectory,) = stored(recorder)
+    action = trajectory.turns[0].action
+    others = action.model_dump()["other_choices"]
+    assert [action.raw_response, others[0]["raw_response"]] == ["oak", "elm"]
+
+
+def test_a_stream_that_the_caller_leaves_is_recorded_as_cancelled(recorder):
+    model = GenericFakeChatModel(messages=iter([AIMessage("An oak and an elm.")]))
+    stream = model.stream("Trees?", config={"callbacks": [langchain_handler(recorder)]})
+    assert [next(stream).content for _ in range(3)] == ["An", " ", "oak"]
+    stream.close()  # type: ignore[attr-defined]
+    (trajectory,) = stored(recorder)
+    (turn,) = trajectory.turns
+    assert (turn.action.raw_response, turn.result.error) == ("An oak", INTERRUPTED)
+    assert trajectory.metadata.outcome is not None and trajectory.metadata.outcome.status == "abandoned"
+
+
+def test_a_model_inside_a_retriever_belongs_to_the_outermost_run(recorder):
+    class Asking(BaseRetriever):
+        def _get_relevant_documents(self, query: str, *, run_manager: Any) -> list[Document]:
+            model = FakeMessagesListChatModel(responses=[AIMessage("rephrased")])
+            answer = model.invoke(query, config={"callbacks": run_manager.get_child()})
+            return [Document(str(answer.content))]
+
+    chain = Asking() | RunnableLambda(lambda found: cast(Any, found)[0].page_content)
+    assert chain.invoke("q", config={"callbacks": [langchain_handler(recorder)]}) == "rephrased"
+    answering = FakeMessagesListChatModel(responses=[AIMessage("done")])
+    chain = chain | answering
+    assert chain.invoke("q", config={"callbacks": [langchain_handler(recorder)]}).content == "done"
+    assert [len(trajectory.turns) for trajectory in stored(recorder)] == [1, 2]
+
+
+def test_a_handler_for_each_run_is_forgotten_after_it(recorder):
+    model = FakeMessagesListChatModel(responses=[AIMessage("Hi.")])
+    for _ in range(20):
+        model.invoke("Hello", config={"callbacks": [langchain_handler(recorder)]})
+    gc.collect()
+    langchain_handler(recorder)
+    assert len(recorder._before_close) < 6
+    assert len(stored(recorder)) == 20
+
+
 def test_without_the_package_one_sentence_says_what_to_install(recorder, monkeypatch):
     real = builtins.__import__
 
@@ -148,3 +244,55 @@ def test_without_the_package_one_sentence_says_what_to_install(recorder, monkeyp
     monkeypatch.setattr(builtins, "__import__", missing)
     with pytest.raises(MissingExtraError, match=r"pip install -e '.*\[langchain\]'"):
         langchain_handler(recorder)
+
+
+THOUGHT = {"type": "thinking", "thinking": "Four is even.", "signature": "s"}
+
+
+@pytest.mark.parametrize(
+    ("message", "thoughts", "text"),
+    [
+        (AIMessage([THOUGHT, {"type": "text", "text": "Even."}]), ["Four is even."], "Even."),
+        (
+            AIMessage([{"type": "reasoning", "id": "rs", "summary": []}, {"type": "text", "text": "Even."}]),
+            None,
+            "Even.",
+        ),
+        (
+            AIMessage("Even.", additional_kwargs={"reasoning_content": "Four is even."}),
+            ["Four is even."],
+            "Even.",
+        ),
+    ],
+)
+def test_content_blocks_and_thoughts_are_recorded(message, thoughts, text, recorder):
+    model = FakeMessagesListChatModel(responses=[message])
+    model.invoke("Is four even?", config={"callbacks": [langchain_handler(recorder)]})
+    (turn,) = stored(recorder)[0].turns
+    assert (turn.thought_process, turn.action.raw_response) == (thoughts, text) and turn.result.success
+
+
+def test_blocks_with_a_call_are_one_call_and_stay_one_task(recorder):
+    block = {"type": "tool_use", "id": "c0", "name": "weather", "input": {"city": "Rome"}}
+    call = AIMessage(
+        [THOUGHT, {"type": "text", "text": "A moment."}, block], tool_calls=calling("Rome").tool_calls
+    )
+    model = FakeMessagesListChatModel(
+        responses=[call, AIMessage([THOUGHT, {"type": "text", "text": "Sunny."}])]
+    )
+    agent(model).invoke("Weather in Rome?", config={"callbacks": [langchain_handler(recorder)]})
+    (trajectory,) = stored(recorder)
+    first, last = trajectory.turns
+    assert (first.action.tool_name, first.result.output) == ("weather", "sunny in Rome")
+    assert first.thought_process == ["Four is even."] and first.action.raw_response == "A moment."
+    assert last.observation.type == "tool_result" and last.action.raw_response == "Sunny."
+
+
+@pytest.mark.parametrize(("field", "reason"), [("finish_reason", "length"), ("stop_reason", "max_tokens")])
+def test_an_answer_that_was_cut_is_no_success(field, reason, recorder):
+    message = AIMessage("The three reasons are: fir", response_metadata={field: reason})
+    model = FakeMessagesListChatModel(responses=[message])
+    model.invoke("Three reasons?", config={"callbacks": [langchain_handler(recorder)]})
+    (turn,) = stored(recorder)[0].turns
+    assert (turn.action.finish_reason, turn.result.success) == (reason, False)
+    assert (turn.result.error or "").startswith("truncated")

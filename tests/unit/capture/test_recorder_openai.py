@@ -15,6 +15,7 @@ import pytest
 from chat_server import ChatServer, calls, completion, text
 
 from onward import Recorder, wrap_openai
+from onward.capture.conversations.dialogue import INTERRUPTED
 from onward.capture.opt_out import user_hash
 from onward.clock import ManualClock
 from onward.contracts import Trajectory, decode
@@ -309,7 +310,7 @@ def test_a_stream_that_the_caller_leaves_keeps_what_came(recorder, server):
     (trajectory,) = stored(recorder)
     (turn,) = trajectory.turns
     assert turn.action.raw_response == "abcdef"
-    assert (turn.result.success, turn.result.error) == (False, "the caller stopped reading the answer")
+    assert (turn.result.success, turn.result.error) == (False, INTERRUPTED)
 
 
 def test_calls_without_a_result_say_so_when_the_client_is_closed(recorder, server):
@@ -430,7 +431,7 @@ def test_the_gateways_record_is_taken_from_answers_and_streams(recorder, server)
     }  # fmt: skip
     ours = {"session_id": "gw", "release": None, "sampling": sampling}
     document = {**completion(text("hi")), "onward": ours}
-    from onward.capture.clients.openai import Assembly
+    from onward.capture.conversations.assembly import Assembly
 
     assembly = Assembly()
     for delta, more in (({"content": "h"}, {}), ({"content": "i"}, {"onward": ours})):

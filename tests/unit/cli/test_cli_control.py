@@ -405,3 +405,74 @@ def test_a_folder_of_runs_names_the_runs_in_it(tmp_path: Path, capsys: pytest.Ca
     (policy / "policy.json").write_text("{}")
     assert onward("eval", str(tmp_path)) == 2
     assert f"{tmp_path} holds run folders: give one or several of {policy.parent}." in capsys.readouterr().err
+
+
+LIFT = """
+import gymnasium, numpy as np
+from gymnasium import spaces
+class Lift(gymnasium.Env):
+    observation_space = spaces.Box(-1, 1, (1,), np.float32)
+    action_space = spaces.Discrete(2)
+    steps = 0
+    def __init__(self, fails_at=None):
+        self.fails_at = fails_at
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(1, np.float32), {}
+    def step(self, action):
+        Lift.steps += 1
+        if Lift.steps == self.fails_at:
+            raise OSError("the door is open")
+        return np.zeros(1, np.float32), float(action), False, False, {"success": bool(action)}
+"""
+
+
+@pytest.fixture
+def lift(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Module of an endless task, in the current folder."""
+    monkeypatch.chdir(tmp_path)
+    name = f"lift_{tmp_path.name.replace('-', '_')}"
+    (tmp_path / f"{name}.py").write_text(LIFT)
+    return name
+
+
+def test_a_check_prints_findings_with_remedies(lift: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert onward("check", f"{lift}:Lift") == 1
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "error" in printed
+    assert "max_episode_steps" in printed
+    assert (
+        onward("check", f"{lift}:Lift", "--env-set", "max_episode_steps=30", "--steps", "40", "--json") == 0
+    )
+    found = json.loads(capsys.readouterr().out)
+    assert [one["what"] for one in found["findings"]] == ["info reports success at the end of an episode"]
+    assert onward("check", "CartPole-v1") == 0
+    assert "CartPole-v1: nothing to correct after 200 random steps." in capsys.readouterr().out
+
+
+def test_an_endless_task_of_the_current_folder_is_refused_and_with_a_limit_it_trains(
+    lift: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["train", f"{lift}:Lift", "--algorithm", "ppo", *SMALL, "--timesteps", "256"]
+    assert onward(*arguments) == 2
+    assert "give a limit with --env-set max_episode_steps=1000" in capsys.readouterr().err
+    assert not Path("runs").exists()
+    assert onward(*arguments, "--env-set", "max_episode_steps=10") == 0
+    summary = json.loads(Path(f"runs/{lift}-Lift-ppo-seed0/summary.json").read_text())
+    assert summary["final"]["success"] is not None
+    assert onward("eval", f"runs/{lift}-Lift-ppo-seed0", "--episodes", "4") == 0
+    assert "success: info['success'] of the last step" in " ".join(capsys.readouterr().out.split())
+
+
+def test_an_environment_that_fails_leaves_a_state_to_go_on_from(
+    lift: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["train", f"{lift}:Lift", "--algorithm", "ppo", *SMALL, "--timesteps", "256"]
+    arguments += ["--env-set", "max_episode_steps=10", "--env-set", "fails_at=150", "--eval-every", "1000"]
+    assert onward(*arguments) == 2
+    error = capsys.readouterr().err
+    assert f"step raised OSError: the door is open; correct it at {lift}.py:16." in error
+    folder = f"runs/{lift}-Lift-ppo-seed0"
+    assert f"onward control resume {folder}'. The traceback is in {folder}/environment-error.txt" in error
+    assert onward("resume", folder) == 0
+    assert json.loads(Path(f"{folder}/summary.json").read_text())["end"] == "finished"

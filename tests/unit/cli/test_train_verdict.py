@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from onward.cli.train_display import verdict
+from onward.cli.train_display import handed_out, verdict
 
 
 @pytest.mark.parametrize(
@@ -13,3 +15,17 @@ from onward.cli.train_display import verdict
 )
 def test_a_policy_that_is_not_better_is_called_so(before, after, worse):
     assert ("not better than before" in verdict(before, after)) is worse
+
+
+@pytest.mark.parametrize(
+    ("step", "words"),
+    [
+        (0, "Handed out in run/checkpoint: the start, since no later policy was better, which has the best "
+            "held-out success (0.438). The one after the last step, 12, is in run/last."),
+        (6, "Handed out in run/checkpoint: the policy after step 6, which has the best held-out success"),
+        (12, "Handed out: the policy after the last step, 12, which has the best held-out success (0.438)."),
+    ],
+)  # fmt: skip
+def test_the_result_says_which_policy_it_is_and_why(step: int, words: str) -> None:
+    told = {"step": step, "of": 12, "by": "held-out success", "figure": 0.4375}
+    assert handed_out(told, Path("run"), "checkpoint").startswith(words)

@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -27,7 +28,7 @@ from onward.control.running.log import read_rows
 from onward.control.running.runs import Folder
 from onward.control.running.trainer import Trainer
 from onward.control.running.training_episodes import TrainingEpisodes
-from onward.errors import ControlError
+from onward.errors import ControlError, EnvironmentFault
 
 
 def train(run: Any, path: Path, **kwargs: Any) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -122,7 +123,7 @@ def test_a_solution_that_greedy_episodes_do_not_confirm_is_none(tmp_path: Path) 
     assert {event["eval_return"] for event in tries} == {0.0}
 
 
-def half_of_them(policy: Any, episodes: int, seed: int) -> Episodes:
+def half_of_them(policy: Any, episodes: int, seed: int, stopped: Any) -> Episodes:
     """Returns 0 and 10 in turn: their mean is 5, every second one succeeds."""
     returns = np.where(np.arange(episodes) % 2, 10.0, 0.0)
     return Episodes(returns, np.full(episodes, LENGTH), returns >= 5, None)
@@ -145,7 +146,7 @@ def test_the_best_policy_is_the_one_that_succeeds_most_often_then_the_one_with_t
     """Two of four over the bar with a mean of 5 are better than one of four with a mean of 25."""
     scores = iter([[100.0, 0, 0, 0], [10.0, 10, 0, 0], [90.0, 0, 0, 0], [10.0, 6, 0, 0], [10.0, 6, 0, 0]])
 
-    def evaluate(policy: Any, episodes: int, seed: int) -> Episodes:
+    def evaluate(policy: Any, episodes: int, seed: int, stopped: Any) -> Episodes:
         returns = np.array(next(scores))
         return Episodes(returns, np.full(4, LENGTH), returns >= 5, None)
 
@@ -224,6 +225,69 @@ def test_a_resumed_run_equals_the_uninterrupted_one(tmp_path: Path, stopped_at: 
     assert_same_state(*states)
     rows = [without_times(read_rows(tmp_path / name / "metrics.csv")) for name in ("whole", "cut")]
     assert rows[0] == rows[1]
+
+
+@pytest.mark.parametrize("at", [200, 400])
+def test_a_stop_within_an_evaluation_ends_it_and_a_resumed_run_does_it_again(tmp_path: Path, at: int) -> None:
+    """Due at step 200 in the middle of the run, at step 400 at its end."""
+    whole, _ = train(run_of(), tmp_path / "whole")
+    trainer = trainer_of(run_of(), tmp_path / "cut")
+    evaluate, asked = trainer._world.evaluate, 0
+
+    def evaluated(policy: Any, episodes: int, seed: int, stopped: Any) -> Episodes:
+        def stopped_later() -> bool:  # as by a signal, after some steps of the evaluation
+            nonlocal asked
+            asked += trainer.algorithm.steps == at
+            if asked == 3:
+                trainer.stop()
+            return stopped()
+
+        return evaluate(policy, episodes, seed, stopped_later)
+
+    trainer._world = replace(trainer._world, evaluate=evaluated)
+    trainer.start()
+    first = trainer.train()
+    assert (first["end"], first["steps"], first["final"], asked) == ("interrupted", at, None, 3)
+    again = trainer_of(run_of(), tmp_path / "cut")
+    again.resume()
+    resumed = again.train()
+    assert (resumed["final"], resumed["best"]) == (whole["final"], whole["best"])
+    assert_same_state(*(checkpoint.load(Folder(tmp_path / name).state) for name in ("whole", "cut")))
+    rows = [without_times(read_rows(tmp_path / name / "metrics.csv")) for name in ("whole", "cut")]
+    assert rows[0] == rows[1]
+
+
+def test_a_fault_of_the_environment_saves_the_state_of_before_the_step(tmp_path: Path) -> None:
+    trainer = trainer_of(run_of(), tmp_path / "r")
+    step = trainer.envs.step
+
+    def broken(actions: Any) -> Any:
+        if trainer.algorithm.steps == 252:
+            raise EnvironmentFault("Counting-v0, slot 1: step raised OSError; correct it.", "its traceback")
+        return step(actions)
+
+    trainer.envs.step = broken  # type: ignore[method-assign]
+    trainer.start()
+    with pytest.raises(EnvironmentFault) as fault:
+        trainer.train()
+    folder = Folder(tmp_path / "r")
+    assert str(fault.value) == (
+        "Counting-v0, slot 1: step raised OSError; correct it. Step 252 is saved: go on with "
+        f"'onward control resume {folder.path}'. The traceback is in {folder.fault}."
+    )
+    assert folder.fault.read_text() == "its traceback"
+    again = trainer_of(run_of(), tmp_path / "r")
+    again.resume()
+    assert again.algorithm.steps == 252
+    assert again.train()["end"] == "finished"
+
+
+def test_an_environment_that_fails_at_its_first_reset_leaves_no_run(tmp_path: Path) -> None:
+    trainer = trainer_of(run_of(), tmp_path / "r")
+    trainer.envs.reset = Mock(side_effect=EnvironmentFault("no motor"))  # type: ignore[method-assign]
+    with pytest.raises(EnvironmentFault, match="no motor"):
+        trainer.start()
+    trainer.folder.check_free()
 
 
 def test_two_runs_of_one_seed_are_equal_and_of_two_are_not(tmp_path: Path) -> None:

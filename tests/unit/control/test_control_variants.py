@@ -79,7 +79,7 @@ def test_lander_variants_reach_the_environment() -> None:
     for env_id in ("LunarLander-v3", "LunarLanderContinuous-v3"):
         for variant in VARIANTS[env_id]:
             env: Any = variant.make(1)
-            body = env.envs[0].unwrapped
+            body = env.slots[0].env.unwrapped
             assert body.continuous == (env_id == "LunarLanderContinuous-v3")
             for name, value in variant.changes.items():
                 assert getattr(body, name) == value

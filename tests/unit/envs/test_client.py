@@ -167,7 +167,29 @@ async def test_a_close_that_fails_is_counted_and_spoils_no_episode() -> None:
     async with client(fake) as env:
         async with env.open(TASK) as play:
             assert (await play.step("x")).success
-        assert env.unclosed == 1
+        assert env.unclosed == 0
+    assert env.unclosed == 1
+
+
+async def test_an_instance_of_agentgym_plays_one_task_after_the_other_and_is_closed_once() -> None:
+    """Its /create draws a task too, and TextCraft keeps every instance for ever."""
+    fake = Fake(step=stepped(done=True, reward=1))
+    async with client(fake) as env:
+        for _ in range(3):
+            async with env.open(TASK) as play:
+                await play.step("x")
+    assert fake.paths() == ["/create", *["/reset", "/step"] * 3, "/close"]
+
+
+async def test_an_instance_whose_episode_failed_plays_no_other_task() -> None:
+    fake = Fake(reset=[(200, {"error": "no room"}), (200, {"observation": "go"})])
+    async with client(fake) as env:
+        with pytest.raises(EnvironmentFailure):
+            async with env.open(TASK):
+                pass
+        async with env.open(TASK):
+            pass
+    assert fake.paths() == ["/create", "/reset", "/close"] * 2
 
 
 async def test_quirk_babyai_reward_is_the_steps_and_score_the_sum() -> None:

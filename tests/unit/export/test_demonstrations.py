@@ -13,7 +13,7 @@ from onward.errors import ConfigError
 from onward.export.demonstrations import Demonstrations
 from onward.export.records import Record
 from onward.lm.tool_words import TOOL_RULES
-from onward.training.data import files
+from onward.training.data import conversations, files
 
 
 def record(name: str, **changes: Any) -> Record:
@@ -58,7 +58,7 @@ def test_onward_train_reads_both_forms_as_the_same_words(tmp_path: Path) -> None
         path.write_text(json.dumps(Demonstrations(form).line(record("a"))) + "\n")
         ((line,), excluded) = files.read([path], "sft")
         assert not excluded and line["outcome"] == 1.0
-        forms.append(line["messages"])
+        forms.append(conversations.texts_of(line))
     assert forms[0] == forms[1]
     schema = json.dumps(TOOLS[0]["function"]["parameters"])
     said = [(one["role"], one["content"]) for one in forms[0]]
@@ -74,8 +74,8 @@ def test_onward_train_reads_both_forms_as_the_same_words(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("record", "words"),
     [
-        ({"messages": [{"role": "assistant", "content": None}]}, "not a list of {role, content}"),
-        ({"messages": [{"role": "assistant", "content": None, "tool_calls": [{}]}]}, "not a list of"),
+        ({"messages": [{"role": "user", "content": None}]}, "a list of {role, content}"),
+        ({"messages": [{"role": "assistant", "content": None, "tool_calls": [{}]}]}, "are not a list of"),
         ({"messages": [{"role": "assistant", "content": "a", "tool_calls": "x"}]}, "not a list of"),
         ({"messages": [{"role": "user", "content": "a"}], "tools": "{"}, "tools that are not a list"),
         ({"messages": [{"role": "user", "content": "a"}], "tools": [1]}, "tools that are not a list"),

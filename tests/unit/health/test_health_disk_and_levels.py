@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -32,6 +34,35 @@ class Told(Alerts):
 
     async def _send(self, kind, message, severity, facts) -> None:
         self.told.append((kind, severity))
+
+
+async def test_calls_on_a_disk_that_hangs_share_one_thread_and_its_answer() -> None:
+    started, go_on = [], threading.Event()
+
+    def hangs() -> int:
+        started.append(threading.current_thread().daemon)
+        go_on.wait()
+        return len(started)
+
+    shared = disk.SharedCall(hangs)
+    for _ in range(20):
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(shared(), 0.001)
+    waiting = [asyncio.create_task(shared()) for _ in range(3)]
+    await asyncio.sleep(0)
+    assert started == [True]
+    go_on.set()
+    assert await asyncio.gather(*waiting) == [1, 1, 1]
+    assert await shared() == 2, "one that has ended is no answer for later calls"
+
+
+async def test_an_error_of_a_shared_call_is_raised_for_each_of_its_callers() -> None:
+    def fails() -> None:
+        raise PermissionError("no")
+
+    shared = disk.SharedCall(fails)
+    for found in await asyncio.gather(shared(), shared(), return_exceptions=True):
+        assert isinstance(found, PermissionError)
 
 
 async def test_each_threshold_is_told_once_and_the_alert_is_resolved_below_the_first() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ from nats.js import api
 from onward import config
 from onward.bus import STREAMS
 from onward.clock import ManualClock
+from onward.health import disk
 from onward.health import watch as watch_module
 from onward.health.disk import Room
 from onward.health.watch import Watch
@@ -90,7 +92,10 @@ class World:
         )
         self.room = ROOMY
         self.watch = Watch(self.ctx, self.server)  # type: ignore[arg-type]
-        self.watch._room = lambda: self.room  # type: ignore[method-assign]
+        self.watch._room = self._room  # type: ignore[method-assign]
+
+    async def _room(self) -> Room:
+        return self.room
 
     async def tick(self, seconds: float = 0.0) -> None:
         self.clock._elapsed += seconds
@@ -143,6 +148,27 @@ async def test_jetstream_that_switched_itself_off_counts_as_refusing(world: Worl
     world.server.disabled = True
     await world.tick()
     assert world.server.restarts == 1
+
+
+async def test_a_disk_that_hangs_is_named_and_takes_one_thread_however_often_is_asked(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls, go_on = [], threading.Event()
+
+    def hangs(_: Path) -> Room:
+        calls.append(1)
+        go_on.wait()
+        return ROOMY
+
+    monkeypatch.setattr(disk, "least_room", hangs)
+    monkeypatch.setattr(watch_module, "READY_SECONDS", 0.05)
+    del world.watch._room
+    for _ in range(5):
+        assert await world.watch.disk() == "hung"
+        with pytest.raises(TimeoutError):  # the other samples of the watch go on
+            await world.watch._watch_disk()
+    assert len(calls) == 1
+    go_on.set()
 
 
 async def test_ready_says_full_or_unwritable_of_the_disk(world: World, tmp_path: Path) -> None:

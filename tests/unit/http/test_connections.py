@@ -1,6 +1,7 @@
 import asyncio
 import json
 import os
+import socket
 import subprocess
 import sys
 
@@ -133,6 +134,50 @@ async def test_half_open_connections_make_room_for_a_request(served):
         end.cancel()
     for _, writer in half:
         writer.close()
+
+
+async def test_half_open_connections_that_come_all_at_once_do_not_stop_the_port(served, monkeypatch):
+    """They wait in the kernel's queue, more than the port takes, before the first one is accepted."""
+    monkeypatch.setattr(connections, "HEADER_SECONDS", 1e6)
+    server = await served(most=8)
+    half = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(40)]
+    for one in half:
+        one.sendall(HALF)
+    assert await _status(server) == 200
+    for one in half:
+        one.close()
+
+
+async def test_connections_that_are_being_opened_count_once(served):
+    """Else one between two requests would be closed although there is room."""
+    server = await served(most=30)
+    async with httpx.AsyncClient(limits=httpx.Limits(max_connections=1)) as client:
+        assert (await client.get(f"{server.url}/health")).status_code == 200
+        (kept,) = server._server.server_state.connections  # type: ignore[union-attr]
+        more = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(29)]
+        async with asyncio.timeout(20):
+            while len(server._server.server_state.connections) < 30:  # type: ignore[union-attr]
+                await asyncio.sleep(0)
+        assert kept in server._server.server_state.connections  # type: ignore[union-attr]
+    for one in more:
+        one.close()
+
+
+async def test_a_whole_request_before_a_flood_of_half_ones_is_answered(served):
+    """All of them wait in the kernel's queue when the port begins to accept."""
+    server = await served(most=8)
+    whole = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(3)]
+    for one in whole:
+        one.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+    half = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(60)]
+    for one in half:
+        one.sendall(HALF)
+    for one in whole:
+        reader, writer = await asyncio.open_connection(sock=one)
+        assert b" 200 " in (await _ended(reader)).partition(b"\r\n")[0]
+        writer.close()
+    for one in half:
+        one.close()
 
 
 async def test_a_half_open_connection_goes_before_one_between_two_requests(served):

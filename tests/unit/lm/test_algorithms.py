@@ -26,7 +26,7 @@ from onward.lm.algorithms.base import Algorithm
 from onward.lm.learner import CriticConfig, Learner, LearnerConfig
 from onward.lm.policy import Policy
 from onward.lm.tokens import Call, TokenRow, rows_from_calls
-from onward.lm.trajectories import Trajectory
+from onward.lm.trajectories import NothingToLearnError, Trajectory
 
 from .conftest import noisy_adapter, random_rows, with_behaviour
 
@@ -187,9 +187,11 @@ def test_data_without_captured_tokens_fails_with_the_remedy(kind: type[Algorithm
 
 
 @pytest.mark.parametrize("kind", GROUPED)
-def test_a_group_of_one_is_refused_with_the_remedy(kind: type[Algorithm]) -> None:
-    with pytest.raises(TrainingError, match="use reinforce"):
-        kind().select([one("oa", 1.0, "a"), one("oa", 0.0, "a"), one("oa", 1.0, "b")])
+def test_a_group_of_one_is_left_out_and_the_remedy_is_told_if_nothing_is_left(kind: type[Algorithm]) -> None:
+    kept = kind().select([one("oa", 1.0, "a"), one("oa", 0.0, "a"), one("oa", 1.0, "b")])
+    assert [t.group for t in kept.trajectories] == ["a", "a"] and kept.excluded == {"group_of_one": 1}
+    with pytest.raises(NothingToLearnError, match=r"2 group_of_one\): use reinforce"):
+        kind().select([one("oa", 1.0, "a"), one("oa", 1.0, "b")])
     with pytest.raises(TrainingError, match="carries no group"):
         kind().select([one("oa", 1.0, None), one("oa", 0.0, None)])
 
@@ -209,9 +211,31 @@ def test_case_8_groups_are_kept_or_dropped_on_the_binary_outcome(kind: type[Algo
     assert [t.group for t in selection.trajectories] == ["b", "b"]
     assert selection.excluded == {"uniform_group": 2}
     assert len(kind(drop_uniform=False).select([*failed, *mixed]).trajectories) == 4  # type: ignore[call-arg]
-    unknown = [one("oa", 0.9, "b", success=None), one("oa", 0.1, "b")]
-    with pytest.raises(TrainingError, match="give `success`"):
-        kind().select(unknown)
+
+
+@pytest.mark.parametrize("kind", GROUPED)
+def test_graded_rewards_decide_where_an_attempt_has_no_outcome(kind: type[Algorithm]) -> None:
+    """OpenRLHF#1270: a share of tests passed, a rubric from 1 to 16: success at 1 says nothing about them."""
+    below = [one("oa", 0.1 + 0.2 * k, "a", success=None) for k in range(4)]
+    above = [one("oa", 1.0 + 5 * k, "b", success=None) for k in range(4)]
+    alike = [one("oa", 0.7, "c", success=None) for _ in range(4)]
+    some_told = [one("oa", 0.9, "d", success=None), one("oa", 0.1, "d", success=False)]
+    selection = kind().select([*below, *above, *alike, *some_told])
+    assert [t.group for t in selection.trajectories] == [*"aaaabbbbdd"]
+    assert selection.excluded == {"uniform_group": 4}
+    with pytest.raises(NothingToLearnError, match=r"4 uniform_group.*leave `success` out"):
+        kind().select(alike)
+
+
+@pytest.mark.parametrize("kind", EVERY)
+def test_a_trajectory_that_the_network_cannot_read_is_left_out_and_counted(kind: type[Algorithm]) -> None:
+    some = [one("o" * 8 + "a", 1.0, "a"), one("oa", 0.0, "a"), one("oa", 1.0, "b"), one("oa", 0.0, "b")]
+    excluded = kind().select(some, max_tokens=8).excluded
+    assert excluded == {"too_long": 1} | ({"left_alone": 1} if kind in GROUPED else {})
+    fits = [one("oa" + "o" * 8, 1.0, "a"), one("oa", 0.0, "a")]  # nothing is trained after the second token
+    assert not kind().select(fits, max_tokens=8).excluded
+    with pytest.raises(NothingToLearnError, match=r"2 too_long\): give shorter ones"):
+        kind().select(some[:1] * 2, max_tokens=8)
 
 
 @pytest.mark.parametrize("kind", GROUPED)

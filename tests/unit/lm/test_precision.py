@@ -150,7 +150,9 @@ def test_gradient_checkpointing_changes_no_supervised_step(small: Path) -> None:
     found = []
     for recompute in (False, True):
         policy = Policy.load(small)
-        (step, *_) = fit(policy, None, random_rows(6), learning_rate=1e-3, batch_rows=6, recompute=recompute)
+        (step, *_) = fit(
+            policy, None, random_rows(6), learning_rate=1e-3, batch_rows=6, gradient_checkpointing=recompute
+        )
         found.append((step.loss, step.grad_norm))
     assert found[0] == pytest.approx(found[1], rel=1e-5)
 

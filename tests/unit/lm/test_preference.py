@@ -21,7 +21,7 @@ from onward.lm.trajectories import Trajectory
 
 from .conftest import noisy_adapter, random_rows
 
-ONE_STEP = DpoConfig(max_grad_norm=1e9, minibatch_pairs=64)
+ONE_STEP = DpoConfig(reference="base", max_grad_norm=1e9, minibatch_pairs=64)
 
 
 def row(ids: list[int], mask: str) -> TokenRow:
@@ -232,7 +232,7 @@ def test_a_restored_state_refuses_another_adapter_and_forgets_copies_of_old_weig
 
 @pytest.mark.parametrize(
     "change",
-    [{"beta": 0.0}, {"epochs": 0}, {"reference": "other"}, {"label_smoothing": 0.5}, {"minibatch_pairs": 0}],
+    [{"beta": 0.0}, {"epochs": 0}, {"reference": "nobody"}, {"label_smoothing": 0.5}, {"minibatch_pairs": 0}],
 )
 def test_a_setting_out_of_range_is_named(change: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=next(iter(change))):
@@ -241,8 +241,36 @@ def test_a_setting_out_of_range_is_named(change: dict[str, Any]) -> None:
 
 def test_training_all_weights_needs_the_start_as_reference(policy: Policy) -> None:
     with pytest.raises(ConfigError, match="use reference = 'start'"):
-        PreferenceLearner(policy, None, DpoConfig())
+        PreferenceLearner(policy, None, DpoConfig(reference="base"))
     learner = PreferenceLearner(policy, None, DpoConfig(reference="start", learning_rate=1e-3, epochs=4))
     pairs = some_pairs()
     list(learner.update(pairs))
     assert learner.accuracy(pairs) == 1.0
+
+
+def test_the_first_loss_is_ln_2_also_after_other_training(policy: Policy) -> None:
+    """trl#1340: an adapter that was trained before is its own reference, and not the network below it."""
+    noisy_adapter(policy, "x")
+    step = next(PreferenceLearner(policy, "x", DpoConfig()).update(some_pairs()))
+    assert step.loss == pytest.approx(math.log(2), abs=1e-6) and step.margin == 0.0
+    other = next(PreferenceLearner(policy, "x", DpoConfig(reference="base")).update(some_pairs()))
+    assert abs(other.margin) > 0.01
+
+
+def test_another_policy_may_be_the_reference(policy: Policy) -> None:
+    """Margins by hand: β times the difference of log-prob gains against that adapter, of other layers."""
+    noisy_adapter(policy, "x")
+    policy.new_adapter("y", 2, 4.0, seed=5)
+    for tensor in policy.adapter("y").params.values():
+        tensor.copy_(torch.randn(tensor.shape, generator=torch.Generator().manual_seed(1)) * 0.1)
+    learner = PreferenceLearner(policy, "x", DpoConfig(reference="other"), lambda: (policy, "y"))
+    pairs = some_pairs()
+    rows = [row for pair in pairs for side in (pair.chosen, pair.rejected) for row in side]
+    gains = [
+        float((a - b).sum())
+        for a, b in zip(policy.logprobs(rows, "x"), policy.logprobs(rows, "y"), strict=True)
+    ]
+    expected = [0.1 * (better - worse) for better, worse in zip(gains[::2], gains[1::2], strict=True)]
+    assert learner.margins(pairs) == pytest.approx(expected, abs=1e-5)
+    with pytest.raises(ConfigError, match="needs that policy"):
+        PreferenceLearner(policy, "x", DpoConfig(reference="other"))

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -68,6 +71,40 @@ def test_log_probs_equal_the_learners_under_mixed_adapters(
         rows = [row_of(r, samples[r.request_id]) for r in work if r.adapter == adapter]
         for row, logp in zip(rows, policy.logprobs(rows, adapter), strict=True):
             assert float((logp - torch.tensor(row.logprobs)).abs().max()) < 1e-4
+
+
+@pytest.mark.parametrize(("dtype", "most"), [("float32", 1e-4), ("bfloat16", 0.05), ("float16", 0.005)])
+@pytest.mark.parametrize("least_saved", [0, attention.MIN_SAVED])
+def test_every_dtype_samples_with_the_log_probs_of_its_learner(
+    small: Path, dtype: str, most: float, least_saved: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Within the rounding of the dtype, with and without an adapter; the log-probs themselves are float32."""
+    monkeypatch.setattr(attention, "MIN_SAVED", least_saved)
+    policy = Policy.load(small, dtype=dtype)
+    noisy_adapter(policy, "a", seed=1, scale=0.05)
+    sampler = Sampler(policy, 8)
+    asked = requests(8, (None, "a"), temperature=1.0, max_new_tokens=12)
+    for request in asked:
+        sampler.submit(request)
+    samples = finish(sampler)
+    for request in asked:
+        sample = samples[request.request_id]
+        (learned,) = policy.logprobs([row_of(request, sample)], request.adapter)
+        assert sample.logprobs == pytest.approx(learned[len(request.prompt_ids) :].tolist(), abs=most)
+    odd = [p for s in samples.values() for p in s.logprobs if torch.tensor(p).bfloat16().item() != p]
+    assert len(odd) > 80  # of 96: not values that were rounded to half precision
+
+
+def test_half_precision_draws_from_the_distribution_of_float32(small: Path) -> None:
+    """The same uniform numbers give the same tokens, but where one falls within the rounding of an edge."""
+    found = []
+    for dtype in ("float32", "bfloat16", "float16"):
+        sampler = Sampler(Policy.load(small, dtype=dtype), 64)
+        for request in requests(64, max_new_tokens=1, temperature=1.0):
+            sampler.submit(request)
+        found.append([sample.token_ids[0] for _, sample in sorted(finish(sampler).items())])
+    for half in found[1:]:
+        assert sum(a == b for a, b in zip(found[0], half, strict=True)) >= 56
 
 
 def test_a_seeded_answer_does_not_depend_on_batch_mates(policy: Policy) -> None:
@@ -215,6 +252,73 @@ def test_prefixes_of_an_adapter_that_was_trained_are_not_reused(policy: Policy) 
     row = row_of(request, finish(sampler)["1"])
     assert float((policy.logprobs([row], "x")[0] - torch.tensor(row.logprobs)).abs().max()) < 1e-4
     sampler.forget_prefixes()
+
+
+def _write(policy: Policy) -> None:
+    policy.weights.layers[1].qkv.mul_(1.5)
+
+
+def _replace(policy: Policy) -> None:
+    policy.weights.layers[1].down = policy.weights.layers[1].down * -1.0
+
+
+def _swap_weights(policy: Policy) -> None:
+    other = Policy.load(policy.folder)
+    for tensor in other.weights.tensors():
+        tensor.add_(0.02)
+    policy.weights = other.weights
+
+
+def _train_all(policy: Policy) -> None:
+    rows = with_behaviour(policy, None, random_rows(4))
+    list(
+        Learner(policy, None, LearnerConfig(learning_rate=1e-2, epochs=1)).update(rows, [1.0, -1.0, 0.5, 2.0])
+    )
+
+
+def _swap_adapter(policy: Policy) -> None:
+    policy.remove_adapter("a")
+    noisy_adapter(policy, "a", seed=9)
+
+
+def _load_adapter(policy: Policy) -> None:
+    noisy_adapter(policy, "other", seed=9)
+    policy.adapter("a").params.update(policy.adapter("other").params)
+
+
+def _write_adapter(policy: Policy) -> None:
+    for parameter in policy.adapter("a").params.values():
+        parameter.mul_(-1.0)
+
+
+CHANGES = [_write, _replace, _swap_weights, _train_all, _swap_adapter, _load_adapter, _write_adapter]
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda one: one.__name__)
+@pytest.mark.parametrize("adapter", [None, "a"])
+@pytest.mark.parametrize("running", [False, True])
+def test_no_key_outlives_the_weights_it_was_computed_with(
+    policy: Policy, change: Callable[[Policy], None], adapter: str | None, running: bool
+) -> None:
+    """A prompt known before the change, with or without a row that runs through it."""
+    noisy_adapter(policy, "a", seed=1)
+    sampler = Sampler(policy, 8)
+    (request,) = requests(1, (adapter,), temperature=1.0, max_new_tokens=10)
+    sampler.submit(replace(request, request_id="before"))
+    if running:
+        for _ in range(4):
+            sampler.step()
+    else:
+        finish(sampler)
+    change(policy)
+    sampler.submit(request)
+    samples = finish(sampler)
+    for number, sample in samples.items():
+        if number == "before" and "adapter" in change.__name__ and adapter is not None:
+            continue  # an adapter's row goes on with the weights that it was admitted with
+        (learned,) = policy.logprobs([row_of(request, sample)], adapter)
+        assert sample.logprobs == pytest.approx(learned[len(request.prompt_ids) :].tolist(), abs=1e-4)
+        assert len(sample.token_ids) == 10
 
 
 def test_rows_longer_than_the_first_allocation_stay_exact(policy: Policy) -> None:

@@ -1,4 +1,4 @@
-"""Supervised fine-tuning trains the marked tokens, and stops when it is told to."""
+"""Supervised fine-tuning trains the marked tokens, and stops after the most steps."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_full_training_moves_every_parameter_and_leaves_no_graph(policy: Policy)
     assert not any(t.requires_grad for t in policy.weights.tensors())
 
 
-def test_it_stops_when_told(policy: Policy) -> None:
+def test_it_stops_after_the_most_steps(policy: Policy) -> None:
     steps = list(
         fit(
             policy,
@@ -52,10 +52,10 @@ def test_it_stops_when_told(policy: Policy) -> None:
             learning_rate=1e-3,
             batch_rows=2,
             epochs=9,
-            should_stop=lambda s: s == 3,
+            max_steps=3,
         )
     )
-    assert [s.step for s in steps] == [1, 2, 3] and steps[0].total_steps == 36
+    assert [s.step for s in steps] == [1, 2, 3] and steps[0].total_steps == 3
 
 
 def test_rows_without_marked_tokens_are_refused(policy: Policy) -> None:

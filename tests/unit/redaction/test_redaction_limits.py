@@ -222,9 +222,11 @@ def test_a_name_that_is_no_word_goes_from_sentences_too(name: str) -> None:
     ]
 
 
-def test_a_password_that_is_a_user_name_too_goes_everywhere() -> None:
-    document = ["cd /home/marshall/src", {"password": "marshall"}, "say marshall to open"]
-    assert "marshall" not in repr(redact(document).document)
+def test_a_password_that_is_a_user_name_too_goes_everywhere_unless_it_may_be_a_word() -> None:
+    document = ["cd /home/mrshll9/src", {"password": "mrshll9"}, "say mrshll9 to open"]
+    assert "mrshll9" not in repr(redact(document).document)
+    document = ["cd /home/marshall/src", {"password": "marshall"}, "marshall the troops", "ls ~marshall"]
+    assert redact(document).document[2:] == ["marshall the troops", "ls ~<USER:1>"]
 
 
 RARE = ("assigned AWS_SECRET_ACCESS_KEY", "url with a token as user")

@@ -35,6 +35,12 @@ def with_metadata(item, **more):
     return item
 
 
+def ended(n: int, **how) -> dict:
+    found = turn(n)
+    found["action"] |= how
+    return found
+
+
 DERIVED = {
     # 0.25 · shares · (1 − error rate) · 0.5 after a correction
     "answered": ([turn(1, tool="a"), turn(2)], "partial_completion", 0.25),
@@ -49,6 +55,7 @@ DERIVED = {
         "partial_completion",
         0.25 * 0.75,
     ),
+    "refused at the end": ([turn(1, tool="a"), ended(2, refusal="I must not say.")], "failed", 0.0),
     "no test passed": ([checked(1, {"passed": 0, "failed": 2}), turn(2)], "failed", 0.0),
     "one of two subordinates": (
         [delegated(1), delegated(2, success=False), turn(3)],
@@ -89,6 +96,7 @@ CONTRADICTED = {
     "empty_response": [turn(1, tool="a"), turn(2, output="  ")],
     "unparsable_at_the_end": [turn(1, tool="a"), turn(2, success=False, error="unparsable: no object")],
     "nothing_recorded": [turn(1, output="")],
+    "answer_withheld": [turn(1, tool="a"), ended(2, finish_reason="content_filter")],
 }
 
 
@@ -98,6 +106,14 @@ def test_a_told_success_that_its_results_contradict_counts_as_if_it_had_not_been
     assert why in told.contradictions and told.reported == SUCCESS and told.derived and not told.success
     assert (told.status, told.completion) == (silent.status, silent.completion)
     assert evidence(told) == 0.25
+
+
+def test_a_refusal_contradicts_a_success_unless_an_environment_judged_it():
+    refused = [turn(1, tool="a"), ended(2, refusal="I must not say.")]
+    assert judge(trajectory(turns=refused)).contradictions == ("answer_withheld",)
+    assert judge(with_metadata(trajectory(turns=refused), environment="desk")).success
+    assert judge(trajectory(turns=[turn(1, tool="a"), ended(2, finish_reason="stop")])).success
+    assert judge(trajectory(turns=[ended(1, refusal="No."), turn(2)])).success
 
 
 def test_subtasks_of_its_own_that_are_open_contradict_a_success():

@@ -33,6 +33,28 @@ def test_text_parts_are_joined_and_developer_is_system():
     ("change", "param"),
     [
         ({"stop": ["x"]}, "stop"),
+        ({"stop": "x"}, "stop"),
+        ({"logit_bias": {"5": 1}}, "logit_bias"),
+        ({"min_tokens": 5}, "min_tokens"),
+        ({"repetition_penalty": 1.3}, "repetition_penalty"),
+        ({"guided_json": {"type": "object"}}, "guided_json"),
+        ({"structured_outputs": {"regex": "a+"}}, "structured_outputs"),
+        ({"stop_token_ids": [2]}, "stop_token_ids"),
+        ({"ignore_eos": True}, "ignore_eos"),
+        ({"best_of": 3}, "best_of"),
+        ({"n": True}, "n"),
+        ({"min_p": 0.1}, "min_p"),
+        ({"reasoning_effort": "high"}, "reasoning_effort"),
+        ({"verbosity": "low"}, "verbosity"),
+        ({"chat_template_kwargs": {"enable_thinking": False}}, "chat_template_kwargs"),
+        ({"skip_special_tokens": False}, "skip_special_tokens"),
+        ({"temprature": 0}, "temprature"),
+        ({"anything_else": "x"}, "anything_else"),
+        ({"stream_options": {"include_obfuscation": True}}, "stream_options"),
+        (
+            {"messages": [{"role": "assistant", "content": "", "function_call": {"name": "f"}}]},
+            "messages[0].function_call",
+        ),
         ({"functions": [{"name": "f"}]}, "functions"),
         ({"tools": [{"type": "function"}]}, "tools[0]"),
         ({"tools": [{"type": "web_search"}]}, "tools[0]"),
@@ -74,6 +96,47 @@ def test_what_cannot_be_done_is_refused_by_name(change, param):
     with pytest.raises(HttpError) as caught:
         openai.parse_chat({"messages": MESSAGES, **change})
     assert caught.value.status == 400 and caught.value.param == param
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        dict.fromkeys(("stop", "logit_bias", "min_p", "seed", "temprature", "guided_json", "top_k")),
+        {
+            "n": 1,
+            "best_of": 1,
+            "frequency_penalty": 0,
+            "presence_penalty": 0.0,
+            "logprobs": False,
+            "stop": [],
+        },
+        {"min_p": 0.0, "min_tokens": 0, "repetition_penalty": 1.0, "ignore_eos": False, "top_k": -1},
+        {
+            "response_format": {"type": "text"},
+            "modalities": ["text"],
+            "logit_bias": {},
+            "verbosity": "medium",
+        },
+        {"metadata": {"a": "b"}, "store": True, "service_tier": "auto", "prompt_cache_key": "k"},
+        {"stream": True, "stream_options": {"include_usage": True, "include_obfuscation": False}},
+        {"reasoning_effort": "none", "function_call": "auto", "skip_special_tokens": True},
+    ],
+)
+def test_a_default_value_passes_and_so_does_what_changes_no_answer(given):
+    chat = openai.parse_chat({"messages": MESSAGES, **given})
+    assert (chat.temperature, chat.top_p, chat.top_k, chat.seed) == (1.0, 1.0, None, None)
+
+
+def test_a_refusal_says_what_is_supported_and_what_was_probably_meant():
+    with pytest.raises(HttpError) as caught:
+        openai.parse_chat({"messages": MESSAGES, "min_p": 0.1})
+    assert "give 0" in caught.value.message
+    assert all(
+        name in caught.value.message for name in ("temperature", "top_p", "top_k", "max_tokens", "seed")
+    )
+    with pytest.raises(HttpError) as caught:
+        openai.parse_chat({"messages": MESSAGES, "max_token": 5})
+    assert "did you mean 'max_tokens'?" in caught.value.message
 
 
 def test_tools_are_taken_as_they_came_and_a_choice_that_cannot_be_forced_is_not():

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import socket
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
 from onward.config import Settings
-from onward.errors import ConfigError
+from onward.errors import ConfigError, EngineError
 from onward.serving import place as places
+from onward.serving.engines import wire
+from onward.serving.engines.local import LocalEngine
 from onward.serving.http import gateway
-from onward.serving.place import Place
+from onward.serving.place import Place, any_engine
 from onward.serving.recording.recording import outbox_of
 
 
@@ -98,3 +102,66 @@ async def test_a_role_that_fails_while_it_is_built_frees_its_place(tmp_path, mon
     with pytest.raises(ConfigError, match="no") as kept:  # its frames keep the place from being collected
         await gateway.run(SimpleNamespace(settings=settings(tmp_path), clock=None))  # type: ignore[arg-type]
     assert Place.take(settings(tmp_path)).name == "gateway" and kept.tb is not None
+
+
+class FakeEngine:
+    """Answers each operation on an engine's socket, and keeps what was loaded."""
+
+    def __init__(self, run_dir: Path, name: str) -> None:
+        self.name, self.path, self.loaded = name, wire.socket_path(run_dir, name), []
+        self.writers: list[asyncio.StreamWriter] = []
+
+    async def start(self) -> Self:
+        self.server = await asyncio.start_unix_server(self._serve, path=str(self.path))
+        return self
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.writers.append(writer)
+        while (call := await wire.read_frame(reader)) is not None:
+            if call["op"] == "load":
+                self.loaded.append(call["digest"])
+            writer.write(wire.frame({"id": call["id"], "result": {"engine": self.name}}))
+        writer.close()
+
+    async def die(self) -> None:
+        """Leaves the socket's file, as a killed process does."""
+        self.server.close()
+        for writer in self.writers:
+            writer.close()
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("folder", ["short", "x" * 100])
+async def test_while_the_first_gateways_engine_is_away_another_living_one_is_used(
+    tmp_path: Path, folder: str
+) -> None:
+    run = tmp_path / folder
+    engines = [await FakeEngine(run, name).start() for name in ("engine", "engine-2", "engine-4")]
+    client = any_engine(run)
+    await client.load_adapter("d1", tmp_path / "d1")
+    served = [await _answering(client)]
+    for engine in engines[:2]:
+        await engine.die()
+        served.append(await _answering(client))
+    assert served == ["engine", "engine-2", "engine-4"]
+    assert [engine.loaded for engine in engines] == [["d1"]] * 3
+    await client.close()
+    for engine in engines:
+        await engine.die()
+        engine.path.unlink()
+        if folder != "short":
+            engine.path.parent.rmdir()
+
+
+async def _answering(client: LocalEngine) -> str:
+    async with asyncio.timeout(10):
+        while True:
+            try:
+                return (await client.health())["engine"]
+            except EngineError:  # the call in flight
+                await asyncio.sleep(0.01)
+
+
+async def test_without_any_engine_the_error_says_so(tmp_path: Path) -> None:
+    with pytest.raises(EngineError, match="The engine is away"):
+        await any_engine(tmp_path).health()

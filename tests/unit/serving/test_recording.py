@@ -268,10 +268,10 @@ def left_by_a_dead_gateway(files: Files) -> None:
 def test_what_a_dead_gateway_left_is_taken_over_once(files):
     left_by_a_dead_gateway(files)
     living = files.open()
-    assert living.adopt("gateway-2") == 4
+    assert sum(living.adopt("gateway-2")) == 4
     names = [receipt.msg_id for receipt in living._outbox.receipts()]
     assert sorted(names) == sorted([document(1)["trajectory_id"], "vote", document(2)["trajectory_id"]])
-    assert living.adopt("gateway-2") == 0
+    assert sum(living.adopt("gateway-2")) == 0
     living.close()
     dead = files.open("gateway-2")
     assert dead.left_open() == [] and dead._outbox.pending() == 0
@@ -283,10 +283,53 @@ def test_what_does_not_fit_stays_with_the_dead_gateway_and_is_taken_later(files,
     living = files.open()
     monkeypatch.setattr(living._outbox, "max_bytes", 0)
     with pytest.raises(OutboxFullError):
-        living.adopt("gateway-2")
+        list(living.adopt("gateway-2"))
     monkeypatch.undo()
-    assert living.adopt("gateway-2") == 4
+    assert sum(living.adopt("gateway-2")) == 4
     living.close()
+
+
+async def test_the_living_gateway_writes_its_own_between_two_batches_of_a_dead_one(files, monkeypatch):
+    dead = files.open("gateway-2")
+    for number in range(130):  # three batches of an outbox
+        dead._outbox.put("agent.rl.feedback.v1", b"{}", f"vote-{number:03d}")
+    dead.close()
+    living = await behind(files)
+    taken: list[int] = []
+    put_all = living._files._put_all
+
+    def put_batch(messages: list[Any]) -> None:
+        put_all(messages)
+        taken.append(len(messages))
+
+    monkeypatch.setattr(living._files, "_put_all", put_batch)
+    adopting = asyncio.create_task(living.adopt("gateway-2"))
+    while not taken:
+        await asyncio.sleep(0)
+    living.put_trajectory(document(1))
+    await asyncio.create_task(living.write())
+    assert sum(taken) < 130
+    await adopting
+    assert sum(taken) == 130
+    names = [receipt.msg_id for receipt in living._files._outbox.receipts()]
+    assert names.index(document(1)["trajectory_id"]) < 130 and len(names) == 131
+    await living.stop()
+
+
+async def test_a_gateway_that_stops_leaves_the_rest_of_a_dead_one_for_the_next(files, monkeypatch):
+    left_by_a_dead_gateway(files)
+    living = await behind(files)
+    adopting = asyncio.create_task(living.adopt("gateway-2"))
+    await asyncio.sleep(0)
+    adopting.cancel()
+    await asyncio.wait({adopting})
+    assert adopting.cancelled()
+    await living.stop()
+    later = await behind(files)
+    await later.adopt("gateway-2")
+    names = {receipt.msg_id for receipt in later._files._outbox.receipts()}
+    assert {document(1)["trajectory_id"], "vote", document(2)["trajectory_id"]} <= names
+    await later.stop()
 
 
 CLOSED = {"outcome": {"status": "failed"}, "capture": {"source": "gateway", "closed": "close"}}

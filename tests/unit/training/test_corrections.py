@@ -184,10 +184,15 @@ class Letters:
     def encode(self, text: str) -> list[int]:
         return [ord(c) for c in text]
 
-    def render(self, messages: list[Any]) -> list[int]:
+    def answer(self, messages: list[Any], tools: Any) -> list[int]:
+        return [*self.encode(messages[-1]["content"]), self.end_of_turn]
+
+    def render(self, messages: list[Any], tools: Any = ()) -> list[int]:
         return [ord(c) for message in messages for c in message["content"]] + [2]
 
-    def extend(self, ids: list[int], before: list[Any], talk: list[Any], finished: bool) -> list[int]:
+    def extend(
+        self, ids: list[int], before: list[Any], talk: list[Any], finished: bool, tools: Any
+    ) -> list[int]:
         return self.render(talk[len(before) + 1 :])
 
 

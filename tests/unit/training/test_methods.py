@@ -1,11 +1,13 @@
 """Every algorithm runs as a job, and goes on after a stop exactly as if there had been none."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 from job_world import Events, MakeJob, write_lines
+from safetensors.torch import load_file
 
 from onward.training import checkpoints
 from onward.training.data import dataset
@@ -48,6 +50,38 @@ def test_an_algorithm_runs_and_a_stopped_run_goes_on_exactly(
     assert worker.main(stopped) == 0, events[-1]
     assert [event["step"] for event in events[first:] if event["event"] == "progress"] == steps[2:]
     assert digest(stopped) == digest(whole)
+
+
+def test_the_critic_of_a_job_is_in_its_checkpoint_and_the_next_job_starts_from_it(
+    make_job: MakeJob, events: Events, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = make_job(algorithm="ppo")
+    write_lines(first, OUTCOMES)
+    assert worker.main(first) == 0, events[-1]
+    tensors = load_file(first / "checkpoint" / "value_head.safetensors")
+    assert set(checkpoints.verify(first / "checkpoint").files) >= {"value_head.safetensors"}
+    assert len(tensors["rows"]) == len(OUTCOMES)
+    assert "held_out_explained_variance" in events[-1]["metrics"]
+
+    heads: list[tuple[bool, list[float]]] = []
+    restored = worker._Run._restored
+
+    def look(run: Any, method: Any) -> Any:
+        heads.append((method.learner.critic.warm, method.learner.critic.weight.tolist()))
+        return restored(run, method)
+
+    monkeypatch.setattr(worker._Run, "_restored", look)
+    second, bare = (make_job(algorithm="ppo", start_digest=digest(first)) for _ in range(2))
+    for folder in (second, bare):
+        shutil.copytree(first / "checkpoint", folder / "adapter")
+        write_lines(folder, OUTCOMES)
+    (bare / "adapter" / "value_head.safetensors").unlink()  # as checkpoints were before
+    manifest = json.loads((bare / "adapter" / "manifest.json").read_text())
+    del manifest["files"]["value_head.safetensors"]
+    (bare / "adapter" / "manifest.json").write_text(json.dumps(manifest))
+    for folder in (second, bare):
+        assert worker.main(folder) == 0, events[-1]
+    assert heads == [(True, tensors["weight"].tolist()), (False, [0.0] * len(tensors["weight"]))]
 
 
 def test_full_training_in_every_precision_changes_every_weight(

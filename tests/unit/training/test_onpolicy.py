@@ -58,6 +58,15 @@ def test_held_out_success_rises_in_an_environment(make_job: MakeJob, events: Eve
     assert told["episodes"] == 14 * 64 and told["unscored_episodes"] == {}
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_half_precision_plays_and_learns(make_job: MakeJob, events: Events, dtype: str) -> None:
+    """The ratios of the first step show that recorded and learned log-probs are those of one policy."""
+    folder = make_job(algorithm="rloo", environment=plan(steps=2), dtype=dtype, batch_rows=16)
+    assert worker.main(folder) == 0, events[-1]
+    (first, *_) = (event for event in events if event["event"] == "progress")
+    assert first["metrics"]["ratio_max"] < 1.1 and first["metrics"]["kl_divergence"] < 1e-3
+
+
 def test_a_run_that_was_stopped_goes_on_exactly(
     make_job: MakeJob, events: Events, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,6 +137,20 @@ def test_too_many_broken_episodes_fail_the_job_with_their_cause(
     assert "8 of 16 episodes are unscored (8 env_error)" in failed["message"]
 
 
+def test_held_out_episodes_have_the_last_turn_limit_of_the_schedule(
+    make_job: MakeJob, events: Events
+) -> None:
+    """A task takes two turns, so with a limit of one nobody can finish it, before or after."""
+
+    def held_out(horizon: str) -> list[float]:
+        events.clear()
+        worker.main(make_job(environment=plan(steps=1, horizon=horizon)))
+        return [event["success"] for event in events if event["event"] == "held_out"]
+
+    assert held_out("1")[0] == 0.0
+    assert held_out("1,2/1")[0] > 0.0
+
+
 def test_the_horizon_rises_by_stage(make_job: MakeJob, events: Events) -> None:
     """With one turn nobody can win; from step 2 on two are allowed."""
     assert worker.main(make_job(environment=plan(horizon="1,2/1", held_out=0))) == 0, events[-1]
@@ -166,7 +189,9 @@ def test_a_server_is_learned_from_as_an_environment_in_this_process_is(
 
 def test_a_run_goes_on_from_the_adapter_of_another(make_job: MakeJob, events: Events) -> None:
     """With a rate of almost nothing, what it starts from is what it ends with."""
-    first = make_job(environment=plan(steps=6, episodes=32, group_size=8), algorithm="rloo", epochs=2)
+    first = make_job(
+        environment=plan(steps=6, episodes=32, group_size=8), algorithm="rloo", epochs=2, eval_every=6
+    )
     assert worker.main(first) == 0, events[-1]
     second = make_job(environment=plan(steps=1), algorithm="rloo", learning_rate=1e-12)
     shutil.copytree(first / "checkpoint", second / "adapter")
@@ -212,7 +237,7 @@ def test_caches_of_a_step_that_is_over_are_let_go_without_a_garbage_collection(
         assert worker.main(make_job(environment=plan(steps=4))) == 0, events[-1]
     finally:
         gc.enable()
-    assert len(made) == 6 and most == 1
+    assert len(made) == 4 + 5 and most == 1  # each step, and the held-out tasks before and after it
 
 
 def test_what_is_learned_from_is_sampled_for_training_and_what_is_measured_is_not(

@@ -1,6 +1,6 @@
 """What an environment job plays: every task once, none that is held out, the same again after a stop."""
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -29,20 +29,43 @@ def test_held_out_tasks_are_never_trained_on() -> None:
         plans.panels(EnvironmentPlan(place="maze", split="test"), source)
 
 
-def test_a_server_without_splits_has_its_first_tasks_held_out() -> None:
-    class Silent:
-        name, meta = "textcraft", None
+class Silent:
+    """A server that does not tell its tasks; ``known`` of them are known of its kind."""
 
-        def panel(self, split: str | None, seed: int, n: int | None) -> list[TaskRef]:
-            assert n is not None
-            return [TaskRef("textcraft", "all", index) for index in range(n)]
+    name, meta = "textcraft", None
 
-    source: Any = Silent()
-    train, held_out = plans.panels(EnvironmentPlan(place="http://x", held_out=3, tasks=8), source)
-    assert [task.index for task in held_out] == [0, 1, 2]
-    assert [task.index for task in train] == [3, 4, 5, 6, 7]
+    def __init__(self, known: int | None = None) -> None:
+        self.known = known
+
+    def panel(self, split: str | None, seed: int, n: int | None = None) -> list[TaskRef]:
+        n = self.known if n is None else n
+        if n is None:
+            raise ConfigError("give n")
+        return [TaskRef("textcraft", "all", index) for index in range(n)]
+
+
+def test_held_out_tasks_of_a_server_come_from_all_of_its_range() -> None:
+    """TextCraft sorts its goals by depth: 125, 291, 117 and 11 of depths 1 to 4."""
+    ends = [125, 416, 533, 544]
+    plan = EnvironmentPlan(place="http://x", held_out=50)
+    train, held_out = plans.panels(plan, cast(Any, Silent(544)))
+    counts = [sum(task.index < end for task in held_out) for end in ends]
+    assert counts[0] in (11, 12) and counts[1] in (38, 39) and counts[2] in (48, 49) and counts[3] == 50
+    assert sorted(task.index for task in (*train, *held_out)) == list(range(544))
+    again = EnvironmentPlan(place="http://x", held_out=50, panel_seed=7)
+    assert plans.panels(again, cast(Any, Silent(544)))[1] == held_out
+
+
+def test_a_server_of_unknown_size_has_200_tasks_or_as_many_as_were_asked_for() -> None:
+    def sizes(**asked: Any) -> tuple[int, int]:
+        train, held_out = plans.panels(EnvironmentPlan(place="http://x", **asked), cast(Any, Silent()))
+        return len(train), len(held_out)
+
+    assert sizes() == (150, 50)
+    assert sizes(tasks=8, held_out=3) == (5, 3)
+    assert sizes(tasks=8, held_out=0) == (8, 0)
     with pytest.raises(ConfigError, match="leave none to train on"):
-        plans.panels(EnvironmentPlan(place="http://x", held_out=8, tasks=8), source)
+        sizes(tasks=8, held_out=8)
 
 
 @pytest.mark.parametrize(

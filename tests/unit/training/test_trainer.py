@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import hashlib
+import itertools
 import json
 import sys
 from collections.abc import Callable
@@ -17,11 +18,14 @@ from onward.bus import DeadLetter
 from onward.contracts import TrainingRequest, encode
 from onward.errors import (
     BusError,
+    BusRefusedError,
     ConfigError,
     ObjectError,
+    ObjectRefusedError,
     TamperedError,
     TrainingError,
     WarehouseError,
+    WarehouseRefusedError,
 )
 from onward.training import checkpoints
 from onward.training.data import frozen
@@ -183,6 +187,83 @@ async def test_an_outage_however_long_does_not_use_up_the_attempts(world: World,
         await world.clock.advance(120.0)
     assert (world.job.state, world.job.failed_attempts) == ("failed", 1)
     assert world.job.error is not None and world.job.error.code == "DATA"
+
+
+REFUSALS = {
+    "bus": BusRefusedError("This login of NATS may not publish."),
+    "store": ObjectRefusedError("Object jobs/x cannot be read: Input/output error."),
+    "warehouse": WarehouseRefusedError("The warehouse refused a statement: Missing columns: 'x'."),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSALS)
+async def test_a_refusal_counts_and_fails_the_job_with_its_sentence_after_pauses(
+    world: World, kind: str
+) -> None:
+    started: list[float] = []
+
+    async def attempt(lease: Any) -> Any:
+        started.append(world.clock.monotonic())
+        raise REFUSALS[kind]
+
+    async with world.trainer(attempt):
+        await world.clock.advance(60.0)
+    assert (world.job.state, world.job.attempt) == ("failed", 3)
+    assert world.job.error is not None
+    assert world.job.error.message == f"{REFUSALS[kind]} This was attempt 3 of 3."
+    assert [later - sooner >= 5.0 for sooner, later in itertools.pairwise(started)] == [True] * 2
+
+
+async def test_a_job_that_waits_after_an_outage_holds_up_no_other_job(world: World) -> None:
+    """It keeps its place by priority: it is the first again as soon as its pause is over."""
+    document = json.loads(world.request.data) | {"training_job_id": "job-2", "priority": "low"}
+    document["timestamp"] = "2026-01-01T00:00:01Z"
+    trainer = service.Trainer(world.ctx)
+    await trainer.table.register(TrainingRequest.model_validate(document))
+    ran: list[str] = []
+
+    async def attempt(lease: Any) -> Any:
+        ran.append(lease.record.job_id)
+        if lease.record.job_id == "job-1":
+            raise ObjectError("The object store is away.")
+        raise TrainingError("DATA", "Nothing to train on.")
+
+    async with world.trainer(attempt):
+        await world.clock.advance(2.0)
+        assert ran == ["job-1", "job-2"]
+        second, _ = await trainer.table.get("job-2")
+        assert (second.state, world.job.state) == ("failed", "queued")
+        assert world.job.error is not None and "is away" in world.job.error.message
+        await world.clock.advance(4.0)
+        assert ran == ["job-1", "job-2", "job-1"]
+
+
+async def test_a_pause_survives_a_restart_and_a_clock_that_is_set_back_makes_it_no_longer(
+    world: World,
+) -> None:
+    async def away(lease: Any) -> Any:
+        raise ObjectError("The object store is away.")
+
+    for _ in range(4):  # pauses of 5, 10, 20 and 40 s
+        async with world.trainer(away):
+            await world.clock.advance(1.0)
+        await world.clock.advance(60.0)
+    assert (world.job.attempt, world.job.interruptions) == (4, 4)
+    async with world.trainer(away):
+        await world.clock.advance(1.0)
+    async with world.trainer(away):
+        await world.clock.advance(50.0)
+        assert world.job.attempt == 5
+        world.clock.jump(-3600)
+        await world.clock.advance(1.0)
+        assert world.job.attempt == 6
+
+
+async def test_a_record_of_an_earlier_version_has_no_pause(world: World) -> None:
+    value, revision = world.bucket("rl_jobs").data["job.job-1"]
+    older = {k: v for k, v in json.loads(value).items() if k not in ("interruptions", "not_before")}
+    world.bucket("rl_jobs").data["job.job-1"] = (json.dumps(older).encode(), revision)
+    assert [record.job_id for record, _ in await service.Trainer(world.ctx).table.queued()] == ["job-1"]
 
 
 async def test_an_error_of_the_job_itself_uses_up_its_attempts_also_between_outages(world: World) -> None:

@@ -42,7 +42,7 @@ def test_without_a_reward_the_told_outcome_counts_and_silence_is_unscored(tmp_pa
     }
     silent = _trajectory("c", sampling())
     lines, excluded = files.read([_file(tmp_path, told, half, silent)], "reinforce", max_unscored_share=0.5)
-    assert [(line["outcome"], line["success"]) for line in lines] == [(1.0, True), (0.4, False)]
+    assert [(line["outcome"], line["success"]) for line in lines] == [(1.0, True), (0.4, None)]
     assert excluded == {"unscored": 1}
     with pytest.raises(TrainingError, match=r"1 of 3 trajectories are unscored.*in files give each a reward"):
         files.read([_file(tmp_path, told, half, silent)], "reinforce")
@@ -86,7 +86,8 @@ def test_case_18_files_that_hold_a_remnant_of_what_was_sampled_are_refused(tmp_p
 
 
 def test_text_is_left_out_of_a_policy_gradient_and_counted(tmp_path: Path) -> None:
-    path = _file(tmp_path, {"messages": [{"role": "user", "content": "a"}], "reward": 1})
+    said = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    path = _file(tmp_path, {"messages": said, "reward": 1})
     assert files.read([path], "ppo") == ([], {"no_tokens": 1})
     assert len(files.read([path], "ppo", behaviour="recompute")[0]) == 1
 

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -212,3 +213,118 @@ def test_a_disk_that_fails_is_no_error_of_the_job(tmp_path, monkeypatch, capsys,
         return
     assert worker.main(tmp_path) == 1
     assert json.loads(capsys.readouterr().out)["code"] == code
+
+
+def _words(folder: Path, texts: list[str], name: str = dataset.FILE, **changes: Any) -> None:
+    """Lines of text: answers to one question, alternately good and bad, two to a group."""
+    lines = [
+        {
+            "trajectory_id": f"t{n}", "session_id": "", "task_type": "a", "group_key": f"g{n // 2}",
+            "outcome": float(n % 2), "success": None, "raw_total": float(n % 2), "unparsable": False,
+            "place": f"x.jsonl, record {n + 1}",
+            "messages": [{"role": "user", "content": "one"}, {"role": "assistant", "content": text}],
+            **changes,
+        }
+        for n, text in enumerate(texts)
+    ]  # fmt: skip
+    (folder / name).write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def _change(folder: Path, **changes: Any) -> None:
+    spec = JobSpec.model_validate_json((folder / "spec.json").read_bytes())
+    (folder / "spec.json").write_text(spec.model_copy(update=changes).model_dump_json())
+
+
+@pytest.mark.parametrize("algorithm", ["rloo", "reinforce", "ppo", "sft", "dpo"])
+def test_a_row_that_is_too_long_is_left_out_with_its_place_and_the_run_goes_on(
+    job: Path, events: list[dict[str, Any]], algorithm: str
+) -> None:
+    _change(job, algorithm=algorithm, behaviour="recompute", max_length=40, min_reward=0.0)
+    _words(job, ["two", "three", "one " * 60, "two", "one", "three"])
+    assert worker.main(job) == 0, events[-1]
+    (stage,) = [event for event in events if event.get("name") == "train"]
+    assert stage["excluded"]["truncated" if algorithm == "dpo" else "too_long"] == 1
+    assert stage["places"]["too_long"] == ["x.jsonl, record 3"]
+
+
+def test_a_row_that_makes_no_tokens_is_left_out_and_if_all_are_the_first_cause_is_told(
+    job: Path, events: list[dict[str, Any]]
+) -> None:
+    _lines(job, [1.0, 0.5, 0.0])
+    lines = dataset.read(job / dataset.FILE)
+    lines[1]["calls"][0]["logprobs"] = [-1.0]
+    (job / dataset.FILE).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert worker.main(job) == 0, events[-1]
+    (stage,) = [event for event in events if event.get("name") == "train"]
+    assert (stage["excluded"], stage["places"]) == ({"bad_row": 1}, {"bad_row": ["t1"]})
+    (job / dataset.FILE).write_text(json.dumps(lines[1]) + "\n")
+    shutil.rmtree(job / "state", ignore_errors=True)
+    assert worker.main(job) == 1
+    assert "None of the 1 rows can be trained on. The first: Generation 'g1' has 2 tokens" in str(events[-1])
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_the_best_policy_by_the_evaluation_is_handed_out_and_the_last_beside_it(
+    job: Path, events: list[dict[str, Any]], full: bool
+) -> None:
+    """Trained to say one word and judged on another, it gets worse: the start is the best."""
+    _change(job, algorithm="sft", epochs=3, learning_rate=1.0, full=full, min_reward=0.0)
+    _words(job, ["two"] * 6)
+    _words(job, ["three three three three three"] * 2, name=dataset.EVAL_FILE)
+    assert worker.main(job) == 0, events[-1]
+    told = [event for event in events if event["event"] == "eval"]
+    assert [one["step"] for one in told] == [0, 3, 6, 9] and told[-1]["eval_loss"] > told[0]["eval_loss"]
+    assert events[-1]["metrics"]["handed_out"] == {
+        "step": 0, "of": 9, "by": "loss on --eval", "figure": told[0]["eval_loss"],
+    }  # fmt: skip
+    from onward.lm.policy import Policy
+
+    base = Policy.load(job.parent / "base")
+    if full:
+        last = Policy.load(job / "last")
+        best = Policy.load(job / "model")
+        pairs = zip(base.weights.tensors(), best.weights.tensors(), last.weights.tensors(), strict=True)
+        assert all(bool((a == b).all()) for a, b, _ in pairs)
+        assert not bool((base.weights.norm == last.weights.norm).all())
+    else:
+        start = base.add_adapter("start", job / "checkpoint").params
+        moved = base.add_adapter("last", job / "last").params
+        assert any(not bool((start[name] == moved[name]).all()) for name in start)
+        assert checkpoints.verify(job / "last").adapter_digest != events[-1]["adapter_digest"]
+
+
+def test_a_run_that_was_killed_knows_the_same_best(
+    job: Path, events: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _change(job, algorithm="sft", epochs=3, learning_rate=0.1, min_reward=0.0, save_seconds=0.0)
+    _words(job, ["two"] * 6)
+    _words(job, ["two", "three"], name=dataset.EVAL_FILE)
+    whole = job.parent / "whole"
+    shutil.copytree(job, whole)
+    assert worker.main(whole) == 0
+    wanted = events[-1]
+    saved = worker._Run._save
+
+    def dies(self: Any, method: Any, facts: dict[str, Any], *, always: bool = False) -> bool:
+        done = saved(self, method, facts, always=always)
+        if facts["step"] == 7:
+            raise worker.StopError
+        return done
+
+    with monkeypatch.context() as patch:
+        patch.setattr(worker._Run, "_save", dies)
+        assert worker.main(job) == worker.STOPPED
+    assert worker.main(job) == 0
+    assert events[-1]["adapter_digest"] == wanted["adapter_digest"]
+    assert events[-1]["metrics"]["handed_out"] == wanted["metrics"]["handed_out"]
+
+
+def test_a_state_of_the_version_before_goes_on(job: Path, events: list[dict[str, Any]]) -> None:
+    """Its spec has none of the new numbers, and its state no best policy."""
+    told = json.loads((job / "spec.json").read_text())
+    for name in ("schedule", "warmup_steps", "max_length", "reference", "label_smoothing",
+                 "length_normalised", "eval_every", "start_counts"):  # fmt: skip
+        told.pop(name)
+    (job / "spec.json").write_text(json.dumps(told))
+    _lines(job, [1.0, 0.0, 1.0, 0.0])
+    assert worker.main(job) == 0, events[-1]

@@ -10,7 +10,7 @@ import uvicorn
 
 from onward.clock import SystemClock
 from onward.config import load
-from onward.errors import WarehouseError
+from onward.errors import RefusedError, WarehouseError
 from onward.warehouse import Warehouse, connect, protocol
 from onward.warehouse.client import Address
 
@@ -105,7 +105,35 @@ async def test_patience_ends_in_one_sentence():
             await warehouse.query("SELECT 1")
         with pytest.raises(WarehouseError, match="is away"):
             await warehouse.insert("rewards", [{"a": 1}], patience=0.1)
+        with pytest.raises(WarehouseError) as raised:
+            await warehouse.query("SELECT 1")
+        assert not isinstance(raised.value, RefusedError)
         assert not await warehouse.ping()
+
+
+@pytest.mark.parametrize(
+    ("answer", "refused"),
+    [
+        (refusal(62, b"Code: 62. DB::Exception: Syntax error"), True),
+        (refusal(47, b"Code: 47. DB::Exception: Missing columns"), True),
+        (refusal(40, b"Code: 40. DB::Exception: Checksum doesn't match"), True),
+        (refusal(241, b"Code: 241. DB::Exception: Memory limit exceeded"), True),
+        (refusal(159, b"Code: 159. DB::Exception: Timeout exceeded"), True),
+        ((401, [], b""), True),
+        ((503, [], b"busy"), False),
+        (refusal(202, b"Code: 202. DB::Exception: Too many simultaneous queries"), False),
+    ],
+    ids=["syntax", "column", "damage", "memory", "time", "login", "busy", "queries"],
+)
+async def test_a_refusal_is_told_from_a_warehouse_that_is_away(server, answer, refused):
+    warehouse = Warehouse(lambda: Address(server.url), query_patience=0.1)
+    server.script = [answer] * 20
+    with pytest.raises(WarehouseError) as raised:
+        await warehouse.query("SELECT 1")
+    assert isinstance(raised.value, RefusedError) is refused
+    if refused:
+        assert answer[2].decode() in str(raised.value)
+    await warehouse.close()
 
 
 async def test_attaching_where_nothing_was_started_is_one_sentence(tmp_path):

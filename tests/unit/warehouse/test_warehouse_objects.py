@@ -1,10 +1,11 @@
 import asyncio
+import errno
 import os
 from pathlib import Path
 
 import pytest
 
-from onward.errors import ConfigError, ConflictError, NotFoundError, ObjectError
+from onward.errors import ConfigError, ConflictError, NotFoundError, ObjectError, RefusedError
 from onward.warehouse import Objects
 from onward.warehouse.objects import check_key
 
@@ -26,6 +27,32 @@ async def test_put_get_replace(objects: Objects, tmp_path: Path):
         await objects.get("a/b")
     with pytest.raises(NotFoundError):
         await objects.get("a/b/c.bin/d")
+
+
+@pytest.mark.parametrize(
+    ("code", "of_reads", "of_writes"),
+    [
+        (errno.EACCES, True, True),
+        (errno.EIO, True, False),  # one object cannot be read; a disk that takes nothing
+        (errno.ENOSPC, False, False),
+        (errno.ESTALE, False, False),
+        (errno.ENOTCONN, False, False),
+        (errno.EMFILE, False, False),
+    ],
+)
+async def test_a_refusal_of_one_object_is_told_from_a_store_that_is_away(
+    objects: Objects, monkeypatch: pytest.MonkeyPatch, code: int, of_reads: bool, of_writes: bool
+):
+    await objects.put("a", b"one")
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(Path, "open", refuse)
+    for refused, call in ((of_reads, objects.get("a")), (of_writes, objects.put("a", b"two"))):
+        with pytest.raises(ObjectError) as raised:
+            await call
+        assert isinstance(raised.value, RefusedError) is refused
 
 
 async def test_put_a_file_of_several_blocks(objects: Objects, tmp_path: Path):

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from onward.capture.clients.matching import guard
-from onward.capture.conversations.dialogue import Dialogue, PendingRequest
+from onward.capture.clients.calls import Call, guard
+from onward.capture.clients.matching import Chats
 from onward.capture.conversations.exchange import instructions
+from onward.capture.conversations.langchain_messages import chat_completion, chat_message
 from onward.errors import MissingExtraError
 
 if TYPE_CHECKING:
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from langchain_core.callbacks import BaseCallbackHandler
 
     from onward.capture.recorder import Recorder
+    from onward.capture.recorder.task import Task
 
 
 def langchain_handler(recorder: Recorder, **described: Any) -> BaseCallbackHandler:
@@ -42,33 +45,45 @@ def langchain_handler(recorder: Recorder, **described: Any) -> BaseCallbackHandl
     return Handler(recorder, described)
 
 
+@dataclass(eq=False)
 class _Root:
     """The outermost run of a task."""
 
-    def __init__(self, run_id: UUID) -> None:
-        self.run_id = run_id
-        self.dialogue: Dialogue | None = None
-        self.known: list[Any] = []
-        """Messages that are already in turns."""
+    run_id: UUID
+    task: Task | None = None
+    """Made at the first question to a model."""
+
+
+@dataclass(frozen=True)
+class _Run:
+    root: _Root
+    path: tuple[UUID, ...]
+    """The runs around it, from the outermost to itself."""
 
 
 class _Runs:
-    """Assigns runs to tasks. Callbacks come from any thread."""
+    """Assigns runs to tasks, and within a task to its conversations: parallel branches of a run have one
+    each. Callbacks come from any thread."""
 
     def __init__(self, recorder: Recorder, described: Mapping[str, Any]) -> None:
         self._recorder = recorder
         self._described = dict(described)
         self._lock = threading.RLock()
-        self._roots: dict[UUID, _Root] = {}
-        self._asked: dict[UUID, PendingRequest] = {}
+        self._chats = _chats_of(recorder)
+        self._runs: dict[UUID, _Run] = {}
+        self._calls: dict[UUID, Call] = {}
         self._tools: dict[UUID, tuple[str, float]] = {}
-        recorder.before_close(self._close_all)
+        recorder.before_close(self._close_all, weak=True)  # LangChain holds the handler while it is needed
 
     def on_chain_start(
         self, serialized: Any, inputs: Any, *, run_id: UUID, parent_run_id: UUID | None = None, **_: Any
     ) -> None:
-        with self._lock:
-            self._root(run_id, parent_run_id)
+        self._begin(run_id, parent_run_id)
+
+    def on_retriever_start(
+        self, serialized: Any, query: str, *, run_id: UUID, parent_run_id: UUID | None = None, **_: Any
+    ) -> None:
+        self._begin(run_id, parent_run_id)
 
     def on_chat_model_start(
         self,
@@ -80,12 +95,9 @@ class _Runs:
         metadata: Mapping[str, Any] | None = None,
         **given: Any,
     ) -> None:
-        from langchain_core.messages import convert_to_openai_messages
-
         with guard("log"):
-            told: Any = convert_to_openai_messages(messages[0])
             offered = (given.get("invocation_params") or {}).get("tools")
-            self._ask(run_id, parent_run_id, told, offered, metadata)
+            self._ask(run_id, parent_run_id, [chat_message(one) for one in messages[0]], offered, metadata)
 
     def on_llm_start(
         self,
@@ -101,21 +113,18 @@ class _Runs:
             self._ask(run_id, parent_run_id, [{"role": "user", "content": prompts[0]}], None, metadata)
 
     def on_llm_end(self, response: Any, *, run_id: UUID, **_: Any) -> None:
-        with guard("log"), self._lock:
-            asked, root = self._asked.pop(run_id, None), self._roots.get(run_id)
-            if asked is None or root is None or root.dialogue is None:
-                return
-            document = _completion(response)
-            root.dialogue.add_answer(asked, document)
-            root.known.append(document["choices"][0]["message"])
-        self._ended(run_id)
+        call = self._calls.pop(run_id, None)
+        if call is not None:
+            with guard("log"):
+                call.add_answer(chat_completion(response))
+        self._end(run_id)
 
-    def on_llm_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> None:
-        with guard("log"), self._lock:
-            asked, root = self._asked.pop(run_id, None), self._roots.get(run_id)
-            if asked is not None and root is not None and root.dialogue is not None:
-                root.dialogue.add_interruption(asked, None, error)
-        self._ended(run_id, error)
+    def on_llm_error(self, error: BaseException, *, run_id: UUID, response: Any = None, **_: Any) -> None:
+        call = self._calls.pop(run_id, None)
+        if call is not None:
+            with guard("log"):
+                call.add_interruption(_part(response), error)
+        self._end(run_id, error)
 
     def on_tool_start(
         self,
@@ -127,30 +136,40 @@ class _Runs:
         tool_call_id: str | None = None,
         **_: Any,
     ) -> None:
-        with self._lock:
-            self._root(run_id, parent_run_id)
-            self._tools[run_id] = (tool_call_id or "", self._recorder.clock.monotonic())
+        self._begin(run_id, parent_run_id)
+        self._tools[run_id] = (tool_call_id or "", self._recorder.clock.monotonic())
 
     def on_tool_end(self, output: Any, *, run_id: UUID, **_: Any) -> None:
-        name = getattr(output, "tool_call_id", None)
-        failed = getattr(output, "status", "success") == "error"
-        content = getattr(output, "content", output)
-        text = content if isinstance(content, str) else str(content)
-        self._tool_result(run_id, {"success": False, "error": text} if failed else text, name)
+        with guard("log"):
+            failed = getattr(output, "status", "success") == "error"
+            content = getattr(output, "content", output)
+            text = content if isinstance(content, str) else str(content)
+            name = getattr(output, "tool_call_id", None)
+            self._add_result(run_id, {"success": False, "error": text} if failed else text, name)
+        self._end(run_id)
 
     def on_tool_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> None:
-        self._tool_result(run_id, error, None)
+        with guard("log"):
+            self._add_result(run_id, error, None)
+        self._end(run_id)
 
     def on_chain_end(self, outputs: Any, *, run_id: UUID, **_: Any) -> None:
-        self._ended(run_id)
+        self._end(run_id)
 
     def on_chain_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> None:
-        self._ended(run_id, error)
+        self._end(run_id, error)
 
-    def _root(self, run_id: UUID, parent_run_id: UUID | None) -> _Root:
-        root = self._roots.get(parent_run_id) if parent_run_id is not None else None
-        root = self._roots.setdefault(run_id, root or _Root(run_id))
-        return root
+    def on_retriever_end(self, documents: Any, *, run_id: UUID, **_: Any) -> None:
+        self._end(run_id)
+
+    def on_retriever_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> None:
+        self._end(run_id, error)
+
+    def _begin(self, run_id: UUID, parent_run_id: UUID | None) -> _Run:
+        with self._lock:
+            outer = self._runs.get(parent_run_id) if parent_run_id is not None else None
+            path = (*outer.path, run_id) if outer else (run_id,)
+            return self._runs.setdefault(run_id, _Run(outer.root if outer else _Root(run_id), path))
 
     def _ask(
         self,
@@ -160,73 +179,59 @@ class _Runs:
         tools: Any,
         metadata: Mapping[str, Any] | None,
     ) -> None:
-        clock = self._recorder.clock
         with self._lock:
-            root = self._root(run_id, parent_run_id)
-            if root.dialogue is None:
+            run = self._begin(run_id, parent_run_id)
+            task = run.root.task
+            if task is None:
                 described = {"session_id": (metadata or {}).get("session_id"), **self._described}
-                task = self._recorder.task(instructions(messages), **described)
-                root.dialogue = Dialogue(task, "langchain")
-            same = len(messages) >= len(root.known) and all(
-                _same(one, other) for one, other in zip(root.known, messages, strict=False)
-            )
-            new = messages[len(root.known) :] if same else messages
-            root.known = list(messages)
-            self._asked[run_id] = root.dialogue.add_request(new, tools, clock.now())
+                task = run.root.task = self._recorder.task(instructions(messages), **described)
+        self._calls[run_id] = self._chats.begin(messages, tools, None, task=task, near=run.path)
 
-    def _tool_result(self, run_id: UUID, result: Any, name: str | None) -> None:
-        with guard("log"), self._lock:
-            asked_for, since = self._tools.pop(run_id, ("", self._recorder.clock.monotonic()))
-            root = self._roots.get(run_id)
-            if root is not None and root.dialogue is not None:
-                milliseconds = 1000.0 * (self._recorder.clock.monotonic() - since)
-                root.dialogue.add_result(name or asked_for, result, milliseconds)
-        self._ended(run_id)
+    def _add_result(self, run_id: UUID, result: Any, name: str | None) -> None:
+        asked_for, since = self._tools.pop(run_id, ("", self._recorder.clock.monotonic()))
+        run = self._runs.get(run_id)
+        if run is not None and run.root.task is not None:
+            milliseconds = 1000.0 * (self._recorder.clock.monotonic() - since)
+            self._chats.add_result(run.root.task, name or asked_for, result, milliseconds, run.path)
 
-    def _ended(self, run_id: UUID, error: BaseException | None = None) -> None:
+    def _end(self, run_id: UUID, error: BaseException | None = None) -> None:
         """Ends a run, and with the outermost run its task."""
-        with self._lock:
-            root = self._roots.pop(run_id, None)
-            if root is None or root.run_id != run_id or root.dialogue is None:
-                return
+        run = self._runs.pop(run_id, None)
+        if run is None or run.root.run_id != run_id or run.root.task is None:
+            return
         with guard("log"):
             if error is not None:
-                root.dialogue.failed = True
-                root.dialogue.task.default_outcome("failed" if isinstance(error, Exception) else "abandoned")
-            root.dialogue.close("answer")
+                run.root.task.default_outcome("failed" if isinstance(error, Exception) else "abandoned")
+            self._chats.end_task(run.root.task, "answer")
 
     def _close_all(self) -> None:
         with self._lock:
-            roots = {id(root): root for root in self._roots.values()}.values()
-            self._roots = {}
-        for root in roots:
-            if root.dialogue is not None:
+            tasks = {id(run.root): run.root.task for run in self._runs.values()}.values()
+            self._runs = {}
+        for task in tasks:
+            if task is not None:
                 with guard("log"):
-                    root.dialogue.close("close")
+                    self._chats.end_task(task, "close")
 
 
-def _completion(response: Any) -> dict[str, Any]:
-    """Converts LangChain's result to the form of a chat completion."""
-    from langchain_core.messages import convert_to_openai_messages
-
-    generation = response.generations[0][0]
-    message = getattr(generation, "message", None)
-    described: dict[str, Any] = {}
-    if message is None:
-        said: Any = {"role": "assistant", "content": generation.text}
-    else:
-        said = convert_to_openai_messages(message)
-        described = getattr(message, "response_metadata", None) or {}
-    used = getattr(message, "usage_metadata", None) or {}
-    return {
-        "model": described.get("model_name") or described.get("model"),
-        "usage": {"total_tokens": used.get("total_tokens") or 0},
-        "choices": [{"index": 0, "message": said}],
-    }
+_shared: dict[Recorder, Chats] = {}
+_shared_lock = threading.Lock()
 
 
-def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    calls = [[call.get("id") for call in message.get("tool_calls") or ()] for message in (one, other)]
-    if calls[0] or calls[1]:
-        return calls[0] == calls[1]
-    return one.get("role") == other.get("role") and one.get("content") == other.get("content")
+def _chats_of(recorder: Recorder) -> Chats:
+    """Returns the open conversations of all handlers of a recorder: programs make a handler for each run."""
+    with _shared_lock:
+        if recorder not in _shared:
+            _shared[recorder] = Chats(recorder, source="langchain")
+            recorder.before_close(lambda: _shared.pop(recorder, None))
+        return _shared[recorder]
+
+
+def _part(response: Any) -> dict[str, Any] | None:
+    """Returns the part of an answer that arrived before its error, if any."""
+    generations = getattr(response, "generations", None)
+    if not generations or not generations[0]:
+        return None
+    message = getattr(generations[0][0], "message", None)
+    has_words = generations[0][0].text or getattr(message, "tool_calls", None)
+    return chat_completion(response) if has_words else None

@@ -8,15 +8,19 @@ recording are logged and not raised.
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+import threading
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from onward.capture.clients.matching import Call, Chats, Errors, guard
+from onward.capture.clients.apis import api_of, late_id, not_recorded
+from onward.capture.clients.calls import Call, Errors, guard
+from onward.capture.clients.matching import Chats
+from onward.capture.clients.watching import Watch, in_thread, is_on_its_way
 from onward.errors import ConfigError
 from onward.ids import check_id, is_id
-from onward.telemetry import logs
 
 if TYPE_CHECKING:
     from onward.capture.recorder import Recorder
@@ -26,7 +30,7 @@ SESSION_HEADER = "Onward-Session"
 CAPTURE_HEADER = "Onward-Capture"
 """Signals to our gateway that the client records already; any other server ignores it."""
 ATTRIBUTE = "onward"
-_log = logs.get("recorder")
+CHAT_PATH = "/chat/completions"
 
 
 def wrap_openai(
@@ -68,175 +72,170 @@ def wrap_openai(
 
 def _wrapped(client: C, chats: Chats) -> C:
     completions = getattr(getattr(client, "chat", None), "completions", None)
+    target: Any = client
     if not callable(getattr(completions, "create", None)):
         raise ConfigError(
             f"A {type(client).__name__} has no chat.completions.create: give an OpenAI or AsyncOpenAI client."
         )
-    target: Any = client
-    for name in ("create", "parse"):
-        if callable(getattr(completions, name, None)):
-            setattr(completions, name, _recorded(getattr(completions, name), target, chats))
+    if callable(getattr(target, "post", None)):
+        target.post = _recorded_post(target.post, target, chats)
+        target.get = _recorded_get(target.get, chats)
+        for resource in _resources(target, target):
+            resource._post, resource._get = target.post, target.get
+    else:  # a client of another make
+        for name in ("create", "parse"):
+            if callable(getattr(completions, name, None)):
+                setattr(completions, name, _recorded_method(getattr(completions, name), target, chats))
     for name in ("copy", "with_options"):
         if callable(getattr(target, name, None)):
             setattr(target, name, _copied(getattr(target, name), chats))
+    if callable(getattr(target, "_prepare_options", None)):
+        target._prepare_options = _reporting_sockets(target._prepare_options, chats)
     if callable(getattr(target, "close", None)):
         target.close = _closing(target.close, chats)
     setattr(target, ATTRIBUTE, chats)
     return client
 
 
-def _recorded(original: Callable[..., Any], client: Any, chats: Chats) -> Callable[..., Any]:
-    """Wraps ``original`` and records its input and output."""
+def _resources(owner: Any, client: Any) -> Iterator[Any]:
+    """Yields the parts of a client that exist already (``chat``, ``chat.completions`` …)."""
+    for part in list(vars(owner).values()):
+        if getattr(part, "_client", None) is client and hasattr(part, "_post"):
+            yield part
+            yield from _resources(part, client)
+
+
+def _recorded_post(original: Callable[..., Any], client: Any, chats: Chats) -> Callable[..., Any]:
+    """Wraps the client's ``post``, through which the requests of all its methods pass."""
+
+    @functools.wraps(original)
+    def post(path: str, *args: Any, **given: Any) -> Any:
+        options = _fields(given.get("options"))
+        body = {**_fields(given.get("body")), **_fields(options.get("extra_json"))}
+        headers = _fields(options.get("headers"))
+        call = _begin(client, chats, str(path), body, headers)
+        if call is not None:
+            given["options"] = {**options, "headers": {**_our_headers(call, client, headers), **headers}}
+        # A cancelled background response is answered with what it became.
+        watch = chats.late(late_id(str(path))) if call is None else _watch_of(call, str(path))
+        return _watched(lambda: original(path, *args, **given), watch)
+
+    return post
+
+
+def _recorded_get(original: Callable[..., Any], chats: Chats) -> Callable[..., Any]:
+    """Wraps the client's ``get``, by which it fetches the answer to a request in the background."""
+
+    @functools.wraps(original)
+    def get(path: str, *args: Any, **given: Any) -> Any:
+        return _watched(lambda: original(path, *args, **given), chats.late(late_id(str(path))))
+
+    return get
+
+
+def _recorded_method(original: Callable[..., Any], client: Any, chats: Chats) -> Callable[..., Any]:
+    """Wraps one method of a client without ``post``."""
 
     @functools.wraps(original)
     def create(*args: Any, **given: Any) -> Any:
         if not isinstance(given.get("messages"), (list, tuple, type(None))):
             given["messages"] = list(given["messages"])  # an iterator can be read once
-        call = _begin(client, chats, given)
+        headers = _fields(given.get("extra_headers"))
+        call = _begin(client, chats, CHAT_PATH, given, headers)
         if call is not None:
-            ours = {CAPTURE_HEADER: "off"}
-            if _session(client, given) is None and is_id(call.session_id):
-                ours[SESSION_HEADER] = call.session_id
-            given["extra_headers"] = {**ours, **(given.get("extra_headers") or {})}
-        try:
-            result = original(*args, **given)
-        except BaseException as error:
-            if call is not None:
-                call.add_interruption(None, error)
-            raise
-        if call is None:
-            return result
-        if inspect.isawaitable(result):
-            return _awaited(result, call, chats)
-        return _taken(result, call, chats)
+            given["extra_headers"] = {**_our_headers(call, client, headers), **headers}
+        watch = None if call is None else _watch_of(call, CHAT_PATH)
+        return _watched(lambda: original(*args, **given), watch)
 
     return create
 
 
-def _begin(client: Any, chats: Chats, given: Mapping[str, Any]) -> Call | None:
+def _begin(
+    client: Any, chats: Chats, path: str, body: Mapping[str, Any], headers: Mapping[str, Any]
+) -> Call | None:
+    """Registers a request. Returns None for one that is not recorded."""
     with guard(chats.errors):
-        messages = [_message(message) for message in given.get("messages") or ()]
-        tools = given.get("tools")
-        user = given.get("user")
-        return chats.begin(
-            messages,
-            tools if isinstance(tools, (list, tuple)) else None,
-            _session(client, given),
-            user if isinstance(user, str) and user else None,
-        )
+        api = api_of(path)
+        if api is not None:
+            user = body.get("user")
+            return chats.begin(
+                api.messages(body),
+                api.tools(body),
+                _session(client, headers),
+                user if isinstance(user, str) and user else None,
+                after=api.continued(body),
+                near=_place(),
+            )
+        if (known := not_recorded(path)) is not None:
+            chats.report(*known)
     return None
 
 
-async def _awaited(result: Awaitable[Any], call: Call, chats: Chats) -> Any:
-    import asyncio
+def _watch_of(call: Call, path: str) -> Watch | None:
+    api = api_of(path)
+    return None if api is None else Watch(call, api)
 
+
+def _watched(request: Callable[[], Any], watch: Watch | None) -> Any:
+    """Sends a request and records its answer. With an asynchronous client both happen when it is awaited."""
+    if watch is None:
+        return request()
     try:
-        answer = await result
+        answer = request()
     except BaseException as error:
-        call.add_interruption(None, error)
+        watch.fail(error)
         raise
-    if hasattr(answer, "__aiter__"):
-        return _taken(answer, call, chats)
-    with guard(chats.errors):
-        # In a thread: a final answer is written to disk. Shielded, so that it is written in any case.
-        await asyncio.shield(asyncio.ensure_future(asyncio.to_thread(_take, answer, call)))
+    if inspect.isawaitable(answer):
+        return _awaited(answer, watch)
+    watch.take(answer)
     return answer
 
 
-def _taken(answer: Any, call: Call, chats: Chats) -> Any:
-    with guard(chats.errors):
-        iterator = getattr(answer, "_iterator", None)
-        if hasattr(answer, "__aiter__") and iterator is not None:
-            answer._iterator = _watch_async(iterator, call)
-        elif hasattr(answer, "__next__") and iterator is not None:
-            answer._iterator = _watch(iterator, call)
-        else:
-            _take(answer, call)
-    return answer
-
-
-def _take(answer: Any, call: Call) -> None:
-    """Records a completion, or the raw response of one, which caches its parsed form."""
-    if not hasattr(answer, "choices") and hasattr(answer, "http_response") and callable(answer.parse):
-        answer = answer.parse()
-    if hasattr(answer, "choices"):
-        call.add_answer(answer)
+async def _awaited(request: Awaitable[Any], watch: Watch) -> Any:
+    try:
+        answer = await request
+    except BaseException as error:
+        watch.fail(error)
+        raise
+    if is_on_its_way(answer):
+        watch.take(answer)
     else:
-        call.add_interruption(None, None)
-        _log.warning("an answer of this form is not recorded", form=type(answer).__name__)
+        await in_thread(watch.take, answer)
+    return answer
 
 
-def _watch(chunks: Iterator[Any], call: Call) -> Iterator[Any]:
-    parts = Assembly()
-    call.so_far = parts.completion
+def _our_headers(call: Call, client: Any, headers: Mapping[str, Any]) -> dict[str, str]:
+    """Returns the headers for our gateway."""
+    ours = {CAPTURE_HEADER: "off"}
+    if _session(client, headers) is None and is_id(call.session_id):
+        ours[SESSION_HEADER] = call.session_id
+    return ours
+
+
+def _fields(given: Any) -> Mapping[str, Any]:
+    return given if isinstance(given, Mapping) else {}
+
+
+def _place() -> tuple[Any, ...]:
+    """Returns the thread and the coroutine that call."""
     try:
-        for chunk in chunks:
-            parts.add_chunk(chunk)
-            yield chunk
-    except BaseException as error:
-        call.add_interruption(parts.completion(), None if isinstance(error, GeneratorExit) else error)
-        raise
-    call.add_answer(parts.completion())
+        coroutine = id(asyncio.current_task())
+    except RuntimeError:
+        coroutine = 0
+    return threading.get_ident(), coroutine
 
 
-async def _watch_async(chunks: AsyncIterator[Any], call: Call) -> AsyncIterator[Any]:
-    import asyncio
+def _reporting_sockets(original: Callable[..., Any], chats: Chats) -> Callable[..., Any]:
+    """Reports a connection by WebSocket: its messages do not pass through ``post``."""
 
-    parts = Assembly()
-    call.so_far = parts.completion
-    try:
-        async for chunk in chunks:
-            parts.add_chunk(chunk)
-            yield chunk
-    except BaseException as error:
-        call.add_interruption(parts.completion(), None if isinstance(error, GeneratorExit) else error)
-        raise
-    await asyncio.shield(asyncio.ensure_future(asyncio.to_thread(call.add_answer, parts.completion())))
+    @functools.wraps(original)
+    def prepare(options: Any, *args: Any, **given: Any) -> Any:
+        with guard(chats.errors):
+            if str(getattr(options, "url", "")).startswith(("ws:", "wss:")):
+                chats.report("connect", "its messages go through a WebSocket")
+        return original(options, *args, **given)
 
-
-class Assembly:
-    """Assembles a completion from the chunks of a stream."""
-
-    def __init__(self) -> None:
-        self._text: list[str] = []
-        self._refusal: list[str] = []
-        self._calls: dict[int, dict[str, Any]] = {}
-        self._whole: dict[str, Any] = {}
-        self._finish: str | None = None
-
-    def add_chunk(self, chunk: Any) -> None:
-        """Adds one chunk, as the client made it. Unreadable chunks are skipped: the caller has priority."""
-        with guard("log"):
-            document = chunk if isinstance(chunk, Mapping) else chunk.model_dump(mode="json")
-            for name in ("id", "model", "usage", ATTRIBUTE):
-                if document.get(name):
-                    self._whole[name] = document[name]
-            for choice in document.get("choices") or ():
-                if (choice.get("index") or 0) == 0:
-                    self._finish = choice.get("finish_reason") or self._finish
-                    self._add_delta(choice.get("delta") or {})
-
-    def _add_delta(self, delta: Mapping[str, Any]) -> None:
-        self._text.append(delta.get("content") or "")
-        self._refusal.append(delta.get("refusal") or "")
-        for part in delta.get("tool_calls") or ():
-            place = part.get("index")
-            call = self._calls.setdefault(
-                len(self._calls) if place is None else place,
-                {"id": None, "type": "function", "function": {"name": "", "arguments": ""}},
-            )
-            call["id"] = part.get("id") or call["id"]
-            function = part.get("function") or {}
-            call["function"]["name"] += function.get("name") or ""
-            call["function"]["arguments"] += function.get("arguments") or ""
-
-    def completion(self) -> dict[str, Any]:
-        message: dict[str, Any] = {"role": "assistant", "content": "".join(self._text) or None}
-        if any(self._refusal):
-            message["refusal"] = "".join(self._refusal)
-        if self._calls:
-            message["tool_calls"] = [self._calls[place] for place in sorted(self._calls)]
-        return {**self._whole, "choices": [{"index": 0, "message": message, "finish_reason": self._finish}]}
+    return prepare
 
 
 def _copied(original: Callable[..., Any], chats: Chats) -> Callable[..., Any]:
@@ -257,14 +256,10 @@ def _closing(original: Callable[..., Any], chats: Chats) -> Callable[..., Any]:
     return close
 
 
-def _message(message: Any) -> Mapping[str, Any]:
-    return message if isinstance(message, Mapping) else message.model_dump(mode="json", exclude_none=True)
-
-
 def _session(client: Any, given: Mapping[str, Any]) -> str | None:
     """Returns the value of the caller's own session header."""
-    for headers in (given.get("extra_headers"), getattr(client, "_custom_headers", None)):
-        for name, value in (headers or {}).items():
-            if name.lower() == SESSION_HEADER.lower() and isinstance(value, str) and value:
+    for headers in (given, getattr(client, "_custom_headers", None)):
+        for name, value in (headers if isinstance(headers, Mapping) else {}).items():
+            if str(name).lower() == SESSION_HEADER.lower() and isinstance(value, str) and value:
                 return value
     return None

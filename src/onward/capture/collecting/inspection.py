@@ -17,6 +17,7 @@ from typing import Any
 
 from onward.bus import Message
 from onward.capture import claim_check
+from onward.capture.attachments import separate_trajectory
 from onward.capture.collecting import trajectory_row
 from onward.capture.conversations import turns
 from onward.capture.opt_out import OptOut
@@ -131,8 +132,10 @@ class Inspector:
         if self.opt_out.matches_document(document):
             return Item(message, Fate.DROP)
         try:
-            redacted = with_one_retry(lambda: self.redactor.trajectory(document))
-            clean = to_document(validate(redacted.document, Trajectory)) if redacted.changed else document
+            noted, _ = separate_trajectory(document)
+            redacted = with_one_retry(lambda: self.redactor.trajectory(noted))
+            changed = redacted.changed or noted is not document
+            clean = to_document(validate(redacted.document, Trajectory)) if changed else document
             message, secret = self._clean_headers(message, document["trajectory_id"])
         except Exception as error:
             return held_item(message, "redaction", error, document)

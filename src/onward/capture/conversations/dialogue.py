@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
 
-from onward.capture.conversations import exchange, turns
+from onward.capture.conversations import endings, exchange, turns
 from onward.capture.conversations.exchange import Message
 
 if TYPE_CHECKING:
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 Closed = Literal["answer", "idle", "close"]
 """Reason that a task ended: a final answer; silence; the end of the client, the recorder or the process."""
-INTERRUPTED = "the caller stopped reading the answer"
+INTERRUPTED = "cancelled: the caller stopped before the answer was complete"
+NOT_CHOSEN = "not called: the agent continued with another choice"
 
 
 @dataclass(frozen=True)
@@ -35,11 +36,14 @@ class Dialogue:
     def __init__(self, task: Task, source: str) -> None:
         self.task = task
         self._source = source
+        self._number = task.next_conversation()
+        self._latest = 0
+        """Number of its latest turn."""
         self._waiting: dict[str, dict[str, Any]] = {}
         """Maps the id of a call, or its number if it has none, to the turn that waits for its result."""
         self._tools: Any = None
         self.failed = False
-        """True if the latest call had no answer."""
+        """True if the latest call failed."""
 
     @property
     def pending_calls(self) -> frozenset[str]:
@@ -55,22 +59,18 @@ class Dialogue:
         """Adds the answer to a request. Returns whether it is final (calls no tool). Raises ContractError."""
         read = turns.completion(document)
         self.task.note(read.metadata, read.tokens, read.session_id)
-        calls = document["choices"][0]["message"].get("tool_calls") or []
         self.failed = False
         self._waiting = {}
-        actions = [
-            turns.tool_call(call) | {"tool_call_id": str(call.get("id") or index)}
-            for index, call in enumerate(calls)
-        ]
-        made = exchange.answer(asked.observation, read.action, actions, self.task.turns_so_far + 1)
-        for turn in made:
-            action = turn["action"]
-            final = action["type"] != "tool_call"
-            if final:
-                turn["result"] = {"success": True}
-            kept = self.task.add(turn, asked.at)
-            if not final:
-                self._waiting[action.get("tool_call_id", exchange.WRITTEN)] = kept
+        with self.task.together():
+            made = exchange.answer(asked.observation, read.action, read.calls, self.task.turns_so_far + 1)
+            for turn in made:
+                action = turn["action"]
+                final = action["type"] != "tool_call"
+                if final:
+                    turn["result"] = endings.result_of(action)
+                kept = self._add(turn, asked.at)
+                if not final:
+                    self._waiting[action.get("tool_call_id", exchange.WRITTEN)] = kept
         return not self._waiting
 
     def add_interruption(
@@ -81,8 +81,13 @@ class Dialogue:
         if completion is not None:
             action = turns.completion(completion).action
         result = {"success": False, "error": INTERRUPTED} if error is None else turns.result(error)
-        self.task.add({"observation": asked.observation, "action": action, "result": result}, asked.at)
-        self.failed = True
+        self._add({"observation": asked.observation, "action": action, "result": result}, asked.at)
+        self.failed = error is not None
+
+    def choose_other(self) -> None:
+        """Notes that the agent continued with another choice than the first: its calls have no results."""
+        for call_id in self.pending_calls:
+            self.add_result(call_id, {"success": False, "error": NOT_CHOSEN})
 
     def add_result(self, call_id: str, result: Any, milliseconds: float | None = None) -> bool:
         """Adds the result of one call, if known at once; returns whether a call waited for it."""
@@ -102,6 +107,15 @@ class Dialogue:
             self.task.default_outcome("failed" if self.failed else "abandoned")
         self.task.finish()
 
+    def _add(self, turn: dict[str, Any], at: datetime) -> dict[str, Any]:
+        """Adds a turn; one of a further conversation of the task has that conversation's number."""
+        if self._number > 1:
+            turn = {**turn, "action": {**turn["action"], "conversation": self._number}}
+        with self.task.together():
+            kept = self.task.add(turn, at)
+            self._latest = self.task.turns_so_far
+        return kept
+
     def _take_results(self, new: Sequence[Message]) -> None:
         names = list(self._waiting)
         for index, told in exchange.results(names, new).items():
@@ -110,7 +124,7 @@ class Dialogue:
     def _observation(self, new: Sequence[Message], tools: Any) -> dict[str, Any]:
         """Returns the observation of a request; a reference if the request is repeated."""
         if not new:
-            return {"type": "system_message", "content": {"same_as_turn": max(1, self.task.turns_so_far)}}
+            return {"type": "system_message", "content": {"same_as_turn": max(1, self._latest)}}
         if tools == self._tools:
             tools = None
         elif tools is not None:

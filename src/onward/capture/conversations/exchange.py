@@ -8,10 +8,11 @@ redactor cannot find in the token ids what it does not see as text.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from onward.capture.attachments import shown
+from onward.capture.conversations.content import is_text, text_of
 from onward.capture.conversations.turns import plain
 
 Message = Mapping[str, Any]
@@ -29,7 +30,7 @@ _OBSERVED = {
 def request_observation(new: Sequence[Message], tools: Any) -> dict[str, Any]:
     """Returns the observation of a request: a single new message as its text, several unchanged. ``tools``
     are those that it offers, or None if they are the same as before."""
-    alone = len(new) == 1 and not new[0].get("tool_calls")
+    alone = len(new) == 1 and not new[0].get("tool_calls") and is_text(new[0].get("content"))
     shown: dict[str, Any] = {
         "type": _OBSERVED.get(str(new[-1].get("role")), "user_message"),
         "content": text(new[0].get("content")) if alone else {"messages": list(new)},
@@ -85,16 +86,19 @@ def instructions(messages: Sequence[Message]) -> str:
 
 
 def text(content: Any) -> str:
-    """Returns a message's content as text; parts that are not text as JSON."""
+    """Returns a message's content as text. A picture becomes its note, any other part JSON."""
     if isinstance(content, str):
         return content
     if content is None:
         return ""
-    if isinstance(content, (list, tuple)) and all(
-        isinstance(p, Mapping) and p.get("type") == "text" for p in content
-    ):
-        return "".join(str(part.get("text") or "") for part in content)
-    return json.dumps(plain(content), ensure_ascii=False)
+    if not isinstance(content, (list, tuple)):
+        return _shown(content)
+    return ("" if is_text(content) else "\n").join(map(_shown, content))
+
+
+def _shown(part: Any) -> str:
+    told = text_of(part)
+    return shown(plain(part)) if told is None else told
 
 
 def name_of(tool: Any) -> str | None:

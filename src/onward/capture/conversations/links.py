@@ -23,9 +23,12 @@ class OpenConversation(Protocol):
 T = TypeVar("T", bound=OpenConversation)
 
 
-def chain(seed: str, identities: Iterable[Any]) -> list[bytes]:
-    """Returns hashes; ``links[n]`` stands for the first n messages. Chains of two seeds never meet."""
+def chain(seed: str, identities: Iterable[Any], *, after: bytes | None = None) -> list[bytes]:
+    """Returns hashes; ``links[n]`` stands for the first n messages. Chains of two seeds never meet. With
+    ``after``, the hash of earlier messages, it is the second of the list and the rest follows it."""
     links = [hashlib.blake2b(seed.encode("utf-8", "surrogatepass"), digest_size=16).digest()]
+    if after is not None:
+        links.append(after)
     for identity in identities:
         links.append(next_link(links[-1], identity))
     return links
@@ -61,10 +64,16 @@ class Heads(Generic[T]):
             if not here:
                 del self._waiting[head]
 
-    def find(self, links: Sequence[bytes], is_free: Callable[[T], bool]) -> T | None:
-        """Returns the free conversation that shares most messages, the longest waiting of several."""
+    def find(
+        self,
+        links: Sequence[bytes],
+        is_free: Callable[[T], bool],
+        distance: Callable[[T], int] = lambda _: 0,
+    ) -> T | None:
+        """Returns the free conversation that shares most messages; of several the nearest, then the longest
+        waiting."""
         for link in reversed(links[1:]):
             free = [one for one in self._waiting.get(link, ()) if is_free(one)]
             if free:
-                return min(free, key=lambda one: one.touched)
+                return min(free, key=lambda one: (distance(one), one.touched))
         return None

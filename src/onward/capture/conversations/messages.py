@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from onward.capture.conversations.answers import read_answer
-from onward.capture.conversations.exchange import name_of
+from onward.capture.conversations.content import read_message
+from onward.capture.conversations.exchange import name_of, text
 from onward.lm.tool_words import in_words
 
 Message = dict[str, Any]
@@ -55,11 +56,17 @@ def conversation(trajectory: Mapping[str, Any], *, as_said: bool = False) -> Con
 
     With ``as_said``, a call that the agent wrote as text (``{"tool_name": …}``, as Agent Zero does) stays
     text and its result becomes a user message: a model that will serve the same agent must learn this form.
-    Otherwise every call becomes one of ``tool_calls``.
+    Otherwise every call becomes one of ``tool_calls``. The conversations of a task that had several at a time
+    follow one another.
     """
     builder = _Builder(as_said)
+    conversations: dict[Any, list[Mapping[str, Any]]] = {}
     for turn in trajectory["turns"]:
-        builder.add(turn)
+        conversations.setdefault(turn["action"].get("conversation", 1), []).append(turn)
+    for turns in conversations.values():
+        builder.begin()
+        for turn in turns:
+            builder.add(turn)
     return builder.finished()
 
 
@@ -76,6 +83,12 @@ class _Builder:
         self._group = 0
         """Turn of the assistant message whose calls wait; 0 if there is none."""
         self._interrupted = False
+
+    def begin(self) -> None:
+        """Begins a conversation. No request of it answers a call of the one before."""
+        if any(_told(result) is not None for result in self._waiting.values()):
+            self._settle()
+        self._waiting, self._group, self._interrupted = {}, 0, False
 
     def add(self, turn: Mapping[str, Any]) -> None:
         observation, action = turn["observation"], turn["action"]
@@ -97,8 +110,7 @@ class _Builder:
 
     def finished(self) -> Conversation:
         """Returns the conversation. If the turn of a waiting call has a result, all of them are answered."""
-        if any(_told(result) is not None for result in self._waiting.values()):
-            self._settle()
+        self.begin()
         return Conversation(self._messages, list(self._tools.values()), self._answer_at)
 
     def _observe(self, observation: Mapping[str, Any]) -> None:
@@ -232,16 +244,19 @@ def _are_messages(given: Any) -> bool:
 
 
 def _message(given: Mapping[str, Any]) -> Message:
-    """Copies a message with only the fields of the chat API; text in parts is joined to one text."""
+    """Copies a message with only the fields of the chat API. Its content becomes text: parts are joined, a
+    picture becomes its note, thoughts are left out, and calls in the content become ``tool_calls``."""
     kept = {name: given[name] for name in _FIELDS if given.get(name) is not None}
-    parts = kept.get("content")
-    if isinstance(parts, list) and all(isinstance(p, Mapping) and p.get("type") == "text" for p in parts):
-        kept["content"] = "".join(str(part.get("text") or "") for part in parts)
-    calls = kept.get("tool_calls")
-    if not isinstance(calls, list) or not calls or any(name_of(call) is None for call in calls):
-        kept.pop("tool_calls", None)
-    kept.setdefault("content", None if "tool_calls" in kept else "")
-    return kept
+    kept.pop("tool_calls", None)
+    if kept["role"] == "function":
+        kept["role"] = "tool"
+    if kept["role"] != "assistant":
+        return {**kept, "content": text(given.get("content"))}
+    parts = read_message(given)
+    if parts.calls and all(name_of(call) for call in parts.calls):
+        kept["tool_calls"] = parts.calls
+    said = parts.text + text(parts.others)
+    return {**kept, "content": said or (None if "tool_calls" in kept else "")}
 
 
 def _usual(tool: Mapping[str, Any]) -> dict[str, Any]:

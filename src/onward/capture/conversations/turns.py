@@ -13,6 +13,8 @@ from datetime import datetime
 from pathlib import PurePath
 from typing import Any
 
+from onward.capture.attachments import note_of
+from onward.capture.conversations.content import MessageParts, document_of, read_message
 from onward.clock import utc_text
 from onward.contracts import MAX_DEPTH, decode_document
 from onward.errors import ContractError
@@ -21,15 +23,20 @@ MAX_TURNS = 2000
 MAX_STRING = 64 * 1024
 """Bytes of one text, in UTF-8. An inbound limit: the collector refuses longer texts."""
 UNFINISHED = "no result was reported before the task was closed"
+_MESSAGES = (None, "message")
+"""Types of a bare message; any other is an action that an agent made itself."""
 CALL_DEPTH = MAX_DEPTH - 6
 """Levels of a tool call: the deepest place of its arguments in a trajectory is six levels down."""
 
 
 @dataclass(frozen=True)
 class Completion:
-    """Content of a chat completion: the action, and values for the whole task."""
+    """Content of a completion: the action, and values for the whole task. ``action`` has ``thought_process``,
+    which belongs to the turn (``lift_thoughts``), and if known ``finish_reason`` and ``refusal``."""
 
     action: dict[str, Any]
+    calls: list[dict[str, Any]] = field(default_factory=list)
+    """The actions of its tool calls, each with its ``tool_call_id``."""
     metadata: dict[str, Any] = field(default_factory=dict)
     tokens: int = 0
     session_id: str | None = None
@@ -77,28 +84,37 @@ def result(value: Any) -> dict[str, Any]:
 
 
 def is_completion(value: Any) -> bool:
+    """Returns whether it is a model's answer: a chat completion, or a message in another usual form."""
     if isinstance(value, Mapping):
-        return "choices" in value
-    return hasattr(value, "choices") and hasattr(value, "model_dump")
+        return "choices" in value or _message_of(value) is not None
+    if not hasattr(value, "model_dump"):
+        return False
+    return any(hasattr(value, name) for name in ("choices", "stop_reason", "output"))
 
 
 def completion(response: Any) -> Completion:
-    """Reads a chat completion: a dict, or any object with ``model_dump``. Raises ContractError."""
-    document = response if isinstance(response, Mapping) else response.model_dump(mode="json")
-    try:
-        message = document["choices"][0]["message"]
-        text = message.get("content") or ""
-        calls = message.get("tool_calls") or []
-    except (KeyError, IndexError, TypeError, AttributeError):
+    """Reads a completion: a dict, or any object with ``model_dump``. The forms of OpenAI (chat, legacy,
+    responses), Anthropic and Ollama are read. Raises ContractError for a response without a message."""
+    document = (
+        document_of(response) if isinstance(response, Mapping) or hasattr(response, "model_dump") else {}
+    )
+    found = _message_of(document)
+    if found is None:
         raise ContractError(
             "completion", "The chat completion has no choices[0].message: pass the whole response."
-        ) from None
-    taken = _from_tool_calls(calls, text) or _from_text(text)
+        )
+    message, reason = found
+    parts = read_message(message)
+    calls = [tool_call(call) for call in parts.calls]
+    taken = _from_tool_calls(parts.calls, calls, parts.text) or _from_text(parts.text or parts.refusal)
+    taken |= _described(parts, reason)
     ours = document.get("onward") or {}
     if ours.get("raw_response"):
         taken["raw_response"] = ours["raw_response"]  # the model's text, before the gateway parsed it
     if ours.get("sampling"):
         taken["sampling"] = dict(ours["sampling"])
+    if others := _other_choices(document):
+        taken["other_choices"] = others
     metadata: dict[str, Any] = {}
     if document.get("model"):
         metadata["model"] = document["model"]
@@ -107,8 +123,74 @@ def completion(response: Any) -> Completion:
     temperature = (ours.get("sampling") or {}).get("temperature")
     if isinstance(temperature, (int, float)) and 0 <= temperature <= 2:
         metadata["temperature"] = temperature
-    used = (document.get("usage") or {}).get("total_tokens") or 0
-    return Completion(taken, metadata, int(used), ours.get("session_id"))
+    return Completion(
+        taken, _identified(parts.calls, calls), metadata, _tokens(document), ours.get("session_id")
+    )
+
+
+def lift_thoughts(action: dict[str, Any]) -> list[str]:
+    """Removes the thoughts from the action of a completion and returns them: they belong to its turn."""
+    thoughts = action.pop("thought_process", None)
+    return list(thoughts) if isinstance(thoughts, list) else []
+
+
+def _message_of(document: Mapping[str, Any]) -> tuple[Mapping[str, Any], Any] | None:
+    """Returns the message of a completion and the reason for its end; None for any other document."""
+    choices = document.get("choices")
+    if isinstance(choices, (list, tuple)) and choices and isinstance(choices[0], Mapping):
+        first, message = choices[0], choices[0].get("message")
+        if message is None and isinstance(first.get("text"), str):
+            message = {"content": first["text"]}
+        return (message, first.get("finish_reason")) if isinstance(message, Mapping) else None
+    if isinstance(document.get("output"), list) and document.get("object") == "response":
+        details = document.get("incomplete_details")
+        reason = details.get("reason") if isinstance(details, Mapping) else None
+        return {"content": document["output"]}, reason or document.get("status")
+    if isinstance(document.get("message"), Mapping) and "done_reason" in document:
+        return document["message"], document["done_reason"]
+    if document.get("role") == "assistant" and "content" in document and document.get("type") in _MESSAGES:
+        return document, document.get("stop_reason")
+    return None
+
+
+def _described(parts: MessageParts, reason: Any) -> dict[str, Any]:
+    """Returns the fields of an action that tell how its answer came about and ended."""
+    told: dict[str, Any] = {}
+    if parts.thoughts:
+        told["thought_process"] = list(parts.thoughts)
+    if parts.refusal:
+        told["refusal"] = parts.refusal
+    if isinstance(reason, str) and reason:
+        told["finish_reason"] = reason
+    if parts.others:
+        told["other_parts"] = list(parts.others)
+    return told
+
+
+def _identified(calls: list[dict[str, Any]], actions: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Returns the actions with the ids of their calls; one without an id, or with another's, gets its
+    number."""
+    found: dict[str, dict[str, Any]] = {}
+    for index, (call, one) in enumerate(zip(calls, actions, strict=True)):
+        name = str(call.get("id") or index)
+        name = str(index) if name in found else name
+        found[name] = {**one, "tool_call_id": name}
+    return list(found.values())
+
+
+def _tokens(document: Mapping[str, Any]) -> int:
+    used = document.get("usage")
+    used = used if isinstance(used, Mapping) else document
+    whole = used.get("total_tokens")
+    names = ("input_tokens", "output_tokens", "prompt_eval_count", "eval_count")
+    counts = [whole] if whole else [used.get(name) for name in names]
+    return sum(int(count) for count in counts if isinstance(count, (int, float)))
+
+
+def _other_choices(document: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Returns the actions of the choices after the first (``n`` above 1)."""
+    further = [{"choices": [choice]} for choice in (document.get("choices") or ())[1:]]
+    return [completion(one).action for one in further if _message_of(one) is not None]
 
 
 def tool_call(call: Mapping[str, Any]) -> dict[str, Any]:
@@ -121,12 +203,14 @@ def tool_call(call: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _from_tool_calls(calls: list[Any], text: str) -> dict[str, Any] | None:
+def _from_tool_calls(
+    calls: list[dict[str, Any]], actions: list[dict[str, Any]], text: str
+) -> dict[str, Any] | None:
     """Returns the first call as the action; further ones (parallel calls) are stored with it."""
     if not calls:
         return None
-    first, *others = (tool_call(call) for call in calls)
-    first["raw_response"] = text or json.dumps(calls, default=str)
+    first, *others = actions
+    first = {**first, "raw_response": text or json.dumps(calls, default=str)}
     if others:
         first["parallel_calls"] = [
             {"tool_name": other["tool_name"], "tool_args": other["tool_args"]} for other in others
@@ -187,7 +271,7 @@ def plain(value: Any, depth: int = 0) -> Any:
     if isinstance(value, PurePath):
         return str(value)
     if isinstance(value, (bytes, bytearray)):
-        return f"<{len(value)} bytes>"
+        return note_of(bytes(value)) or f"<{len(value)} bytes>"
     if hasattr(value, "model_dump"):
         return plain(value.model_dump(mode="json"), depth)
     return plain(str(value))

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from onward.bus.outbox import Outbox
+from onward.bus.outbox import Outbox, Outgoing
 from onward.capture.opt_out import VARIABLE, OptOut, user_hash
 from onward.capture.recorder.sealed_tasks import Held, HeldTasks
 from onward.capture.retrying import loggable, reason_of, with_one_retry
@@ -71,7 +71,8 @@ class Recorder(Forking):
     (``max_bytes``, or the disk): ``raise`` OutboxFullError, or ``block`` until there is room, for
     ``block_seconds`` at most, and then raise. Nothing is ever dropped silently. ``objects`` is the
     collector's object store, a folder or ``s3://…`` (credentials from the environment): trajectories of more
-    than 1 MiB go through it, up to 64 MiB.
+    than 1 MiB go through it, up to 64 MiB. Pictures, sounds and PDFs in base64 become notes in the
+    trajectory; with ``keep_attachments`` their bytes go to that store, unredacted.
     """
 
     def __init__(
@@ -86,18 +87,24 @@ class Recorder(Forking):
         on_full: Literal["raise", "block"] = "raise",
         block_seconds: float | None = None,
         objects: Path | str | None = None,
+        keep_attachments: bool = True,
         known_secrets: Iterable[str] | None = None,
         optional_kinds: Iterable[str] = (),
+        redaction_rules: Path | str | None = None,
         opt_out: str | None = None,
         user_key: str | bytes | None = None,
+        follow_threads: bool = True,
         clock: Clock | None = None,
     ) -> None:
         """Opens the outbox and starts the thread that publishes.
 
         ``known_secrets`` are removed wherever they occur; None uses those of the environment (variables named
         like ``OPENAI_API_KEY``, passwords in URLs). ``optional_kinds`` are redacted only if named here
-        (``GPS``, ``WALLET`` …). ``opt_out`` are patterns; None uses ``RL_CAPTURE_OPT_OUT``. ``user_key`` (or
-        ``ONWARD_USER_KEY``) hashes the ``user`` of a task. Raises ConfigError, BusError.
+        (``GPS``, ``WALLET`` …). ``redaction_rules`` is a file with own rules and an allow list. ``opt_out`` are
+        patterns; None uses ``RL_CAPTURE_OPT_OUT``. ``user_key`` (or ``ONWARD_USER_KEY``) hashes the ``user`` of
+        a task. With ``follow_threads``, calls in the threads and thread pools that a task's block uses belong to
+        the task: it extends ``Thread.start`` and ``ThreadPoolExecutor.submit`` in this process. Raises
+        ConfigError, BusError.
         """
         # Imported here: building the message models and rules takes longer than all other imports.
         with IMPORTING:
@@ -108,6 +115,7 @@ class Recorder(Forking):
             raise ConfigError(f"on_full is {on_full!r}: expected 'raise' or 'block'.")
         self.agent_id = agent_id
         self.subordinate_profile = subordinate_profile
+        self.follows_threads = follow_threads
         self.clock: Clock = clock or SystemClock()
         self._task = Task
         self._nats = (nats_url, nats_token)
@@ -119,17 +127,23 @@ class Recorder(Forking):
         if self._user_key is not None:
             user_hash("", self._user_key)  # a key that is too short is reported at once
         self._own_key = secrets.token_bytes(32)
-        redactor = agents_redactor(known_secrets, nats_url, nats_token, optional_kinds)
-        self._preparer = Preparer(redactor, has_store=self._objects is not None)
+        redactor = agents_redactor(known_secrets, nats_url, nats_token, optional_kinds, redaction_rules)
+        has_store = self._objects is not None
+        self._preparer = Preparer(
+            redactor, has_store=has_store, keeps_attachments=has_store and keep_attachments
+        )
         self._outbox = Outbox(Path(outbox), max_bytes=max_bytes)
         self._outbox.retry_refused()
+        self._attachments = None
+        if has_store and keep_attachments:
+            self._attachments = Outbox(Path(f"{outbox}.attachments"), max_bytes=max_bytes)
         self._held = HeldTasks(Path(outbox), max_bytes)
         if waiting := len(self._held.names()):
             _log.warning("tasks are held beside the outbox: call retry_held()", held=waiting)
         self._lock = threading.Lock()
         self._counts: dict[str, int] = {"recorded": 0, "opted_out": 0, "failed": 0}
         self._full_since: float | None = None
-        self._before_close: list[Callable[[], object]] = []
+        self._before_close: list[Callable[[], Callable[[], object] | None]] = []
         self._closed = threading.Event()
         self._drainer: Drainer | None = None
         _living.add(self)
@@ -218,14 +232,14 @@ class Recorder(Forking):
                     self._held.drop(held.held_id)
                     self._count("opted_out")
                     continue
-                data = self._preparer.prepare(document)
+                data, beside = self._prepare(document)
             except Exception as error:
                 _log.warning("a task is still held", held_id=held.held_id, reason=loggable(error))
                 continue
             self._start_drainer()
             # It may have been recorded already, by a process that was killed before it dropped the held copy.
             with suppress(ConflictError):
-                self._put(data, document["trajectory_id"])
+                self._put(data, document["trajectory_id"], beside)
             self._held.drop(held.held_id)
             self._count("recorded")
             recorded += 1
@@ -244,21 +258,25 @@ class Recorder(Forking):
         stays in the outbox until a recorder opens the same file."""
         if self._closed.is_set():
             return
-        for step in list(self._before_close):
+        for reference in list(self._before_close):
             try:
-                step()
+                if (step := reference()) is not None:
+                    step()
             except Exception as error:
                 _log.error("an open task was not recorded", reason=loggable(error))
         self._flush(timeout, while_away=False)
         self._closed.set()
         if self._drainer is not None:
             self._drainer.stop()
-        self._outbox.close()
+        for box in self._boxes():
+            box.close()
         _living.discard(self)
 
-    def before_close(self, step: Callable[[], object]) -> None:
-        """Registers ``step``, called when the recorder closes or the process ends, while it still records."""
-        self._before_close.append(step)
+    def before_close(self, step: Callable[[], object], *, weak: bool = False) -> None:
+        """Registers ``step``, called when the recorder closes or the process ends, while it still records. A
+        ``weak`` one, a method, is forgotten together with its object."""
+        self._before_close = [one for one in self._before_close if one() is not None]
+        self._before_close.append(weakref.WeakMethod(step) if weak else lambda: step)
 
     def __enter__(self) -> Self:
         return self
@@ -287,12 +305,12 @@ class Recorder(Forking):
             return
         try:
             try:
-                data = with_one_retry(lambda: self._preparer.prepare(document))
+                data, beside = with_one_retry(lambda: self._prepare(document))
             except Exception as error:
                 self._hold(document, error)
                 return
             self._start_drainer()
-            self._put(data, document["trajectory_id"])
+            self._put(data, document["trajectory_id"], beside)
         except BaseException:
             self._count("failed")
             raise
@@ -315,11 +333,17 @@ class Recorder(Forking):
         if isinstance(error, ContractError):
             raise error
 
-    def _put(self, data: bytes, trajectory_id: str) -> None:
+    def _prepare(self, document: dict[str, Any]) -> tuple[bytes, list[Outgoing]]:
+        """Returns the message of a trajectory, and its attachments."""
+        return self._preparer.prepare(document), self._preparer.attachments(document)
+
+    def _put(self, data: bytes, trajectory_id: str, beside: list[Outgoing]) -> None:
         # Real time: an agent is blocked in real time, whatever the clock of its records.
         until = None if self._block_seconds is None else time.monotonic() + self._block_seconds
         while True:
             try:
+                if self._attachments is not None:
+                    self._attachments.put_all(beside)
                 self._outbox.put(subjects.TRAJECTORY, data, msg_id=trajectory_id, headers=HEADERS)
                 self._full_since = None
                 return
@@ -347,16 +371,21 @@ class Recorder(Forking):
 
         with self._lock:
             if self._drainer is None:
-                self._drainer = Drainer(self._outbox, url, token, self._objects)
+                self._drainer = Drainer(
+                    self._outbox, url, token, self._objects, attachments=self._attachments
+                )
 
     def _flush(self, timeout: float, *, while_away: bool) -> bool:
         until = time.monotonic() + timeout
-        while self._outbox.pending():
+        while any(box.pending() for box in self._boxes()):
             drainer = self._drainer
             if drainer is None or time.monotonic() >= until or (drainer.is_offline and not while_away):
                 return False
             self._closed.wait(0.005)
         return True
+
+    def _boxes(self) -> list[Outbox]:
+        return [self._outbox] if self._attachments is None else [self._outbox, self._attachments]
 
     def _count(self, what: str) -> None:
         with self._lock:

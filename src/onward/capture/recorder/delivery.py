@@ -36,9 +36,16 @@ class Delivery:
     """Connects and drains, repeatedly, until cancelled. ``clock`` paces the tries."""
 
     def __init__(
-        self, outbox: Outbox, url: str, token: str | None, objects: str | None, clock: Clock | None = None
+        self,
+        outbox: Outbox,
+        url: str,
+        token: str | None,
+        objects: str | None,
+        clock: Clock | None = None,
+        *,
+        attachments: Outbox | None = None,
     ) -> None:
-        self._outbox = outbox
+        self._outboxes = [outbox] if attachments is None else [outbox, attachments]
         self._url = url
         self._token = token
         self._where = objects
@@ -73,7 +80,7 @@ class Delivery:
                     connect_timeout=CONNECT_SECONDS,
                 )
                 self._failed = False
-                await self._outbox.drain(self._bus, send=self._sender(self._bus))
+                await self._drain(self._bus)
             except BusError as error:
                 _log.warning("the outbox waits for NATS", reason=str(error))
             except OnwardError as error:
@@ -89,6 +96,17 @@ class Delivery:
             if self._sent or self._clock.monotonic() - began > RETRY_SECONDS[1]:
                 backoff.reset()
             await self._clock.sleep(backoff.next())
+
+    async def _drain(self, bus: Bus) -> None:
+        """Drains all outboxes until one of them fails."""
+        send = self._sender(bus)
+        drains = [asyncio.ensure_future(outbox.drain(bus, send=send)) for outbox in self._outboxes]
+        try:
+            await asyncio.gather(*drains)
+        finally:
+            for each in drains:
+                each.cancel()
+            await asyncio.gather(*drains, return_exceptions=True)
 
     async def notify(self, kind: str, message: str) -> None:
         """Sends an alert as the roles do: lost while NATS is unavailable, but in the log in any case."""
@@ -129,8 +147,16 @@ class Delivery:
 class Drainer:
     """Runs ``Delivery`` in a daemon thread."""
 
-    def __init__(self, outbox: Outbox, url: str, token: str | None, objects: str | None) -> None:
-        self._delivery = Delivery(outbox, url, token, objects)
+    def __init__(
+        self,
+        outbox: Outbox,
+        url: str,
+        token: str | None,
+        objects: str | None,
+        *,
+        attachments: Outbox | None = None,
+    ) -> None:
+        self._delivery = Delivery(outbox, url, token, objects, attachments=attachments)
         self._loop = asyncio.new_event_loop()
         self._loop.set_default_executor(_InPlace())
         self._task: asyncio.Task[None] | None = None

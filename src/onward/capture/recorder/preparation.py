@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from onward.bus.outbox import Outgoing
 from onward.capture import claim_check
+from onward.capture.attachments import SUBJECT, separate, separate_trajectory
 from onward.capture.conversations import turns
 from onward.contracts import Trajectory, canonical_json, validate
 from onward.errors import ContractError
 from onward.forks import Gate
-from onward.redaction import Known, Redactor
+from onward.redaction import Known, Redactor, read_rules
+from onward.redaction.own_rules import NO_RULES
 
 _REDACTING = Gate()
 """RE2 locks its own memory while it runs without the interpreter's lock."""
@@ -23,20 +27,24 @@ def agents_redactor(
     nats_url: str | None,
     nats_token: str | None,
     optional_kinds: Iterable[str],
+    redaction_rules: Path | str | None = None,
 ) -> Redactor:
-    """Makes a recorder's redactor. Raises ConfigError for a short secret, an unknown optional kind."""
+    """Makes a recorder's redactor. Raises ConfigError for a short secret, an unknown optional kind, a wrong
+    rule."""
     own = {"NATS_URL": nats_url or "", "NATS_TOKEN": nats_token or ""}
     if known_secrets is None:
         known = Known.from_environment({**os.environ, **own})
     else:
         logins = (nats_token, urlsplit(nats_url or "").password)
         known = Known([*known_secrets, *(login for login in logins if login and len(login) >= 6)])
-    return Redactor(known, tuple(optional_kinds))
+    rules = NO_RULES if redaction_rules is None else read_rules(Path(redaction_rules))
+    return Redactor(known, tuple(optional_kinds), own=rules)
 
 
 class Preparer:
-    def __init__(self, redactor: Redactor, *, has_store: bool) -> None:
-        self._redactor = redactor
+    def __init__(self, redactor: Redactor, *, has_store: bool, keeps_attachments: bool = False) -> None:
+        """``keeps_attachments``: pictures go to the store under the day on which their task ended."""
+        self._redactor, self._keeps_attachments = redactor, keeps_attachments
         self._limit = claim_check.BODY_BYTES if has_store else claim_check.DIRECT_BYTES
 
     def prepare(self, document: dict[str, Any]) -> bytes:
@@ -45,9 +53,24 @@ class Preparer:
             raise ContractError(
                 "too_many_turns", f"A trajectory takes at most {turns.MAX_TURNS} turns: split the task."
             )
+        return self.encode(self.redact(document))
+
+    def redact(self, document: dict[str, Any]) -> dict[str, Any]:
+        """Returns the document without secrets and with notes in place of pictures. Raises RedactionError."""
+        noted, _ = separate_trajectory(document, self._day(document))
         with _REDACTING:
-            redacted = self._redactor.trajectory(document).document
-        return self.encode(redacted)
+            return self._redactor.trajectory(noted).document
+
+    def attachments(self, document: dict[str, Any]) -> list[Outgoing]:
+        """Returns the pictures and other attachments of a document, for the outbox. They are not redacted."""
+        day = self._day(document)
+        if day is None:
+            return []
+        keyed = [(one.key(day), one) for one in separate(document)[1]]
+        return [Outgoing(SUBJECT, one.data, key) for key, one in keyed if key is not None]
+
+    def _day(self, document: dict[str, Any]) -> str | None:
+        return document["end_timestamp"][:10].replace("-", "") if self._keeps_attachments else None
 
     def encode(self, redacted: dict[str, Any]) -> bytes:
         """Cuts, checks and encodes a document that is redacted already. Raises ContractError."""

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from contextvars import ContextVar, Token
 from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
-from onward.capture.conversations import turns
+from onward.capture.conversations import endings, turns
+from onward.capture.recorder.threads import inherit_in_threads
 from onward.capture.retrying import loggable
 from onward.clock import utc_text
 from onward.contracts.trajectory import Domain
@@ -32,7 +33,9 @@ _log = logs.get("recorder")
 
 
 class Task:
-    """One task in progress. Threads may call ``turn``; turns are numbered in the order of their start."""
+    """One task in progress. Threads may call ``turn``; turns are numbered in the order of their start.
+
+    Code in its ``with`` block belongs to it: coroutines, and threads and pools that the block uses."""
 
     def __init__(
         self,
@@ -50,12 +53,13 @@ class Task:
         self.trajectory_id = new_id()
         self._recorder = recorder
         self._clock = recorder.clock
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._session_id = session_id
         self._agent_id = agent_id
         self._context = turns.plain({key: value for key, value in context.items() if value is not None}, 1)
         self._metadata = turns.plain(dict(metadata), 1)
         self._turns: list[dict[str, Any]] = []
+        self._conversations = 0
         self._tokens = 0
         self._start = self._clock.now()
         self._turn_began = self._start
@@ -82,10 +86,11 @@ class Task:
         ``tool_result`` later. ``action``: text, a dict with ``type``, or a chat completion. ``result``: None
         (success), text, a dict, a bool or an exception. Raises ContractError for other values.
         """
+        made = self._action(action)
         turn: dict[str, Any] = {
             "observation": turns.observation(observation, first=not self._turns),
-            "action": self._action(action),
-            "result": turns.result(result),
+            "action": made,
+            "result": endings.result_of(made) if result is None else turns.result(result),
         }
         if thoughts:
             turn["thought_process"] = [thoughts] if isinstance(thoughts, str) else list(thoughts)
@@ -111,6 +116,8 @@ class Task:
         """Adds a turn in the form of the contract, without number and time. Returns the stored copy, to which
         the caller may add JSON values. Raises ContractError if the task is over."""
         kept = turns.plain(turn, _TURN_DEPTH)
+        if thoughts := turns.lift_thoughts(kept.get("action") or {}):
+            kept["thought_process"] = [*thoughts, *kept.get("thought_process", ())]
         with self._lock:
             if self._done:
                 raise ContractError("closed", "The task is over; open a new one to record more turns.")
@@ -118,6 +125,16 @@ class Task:
             self._turns.append(kept)
             self._turn_began = self._clock.now()
         return kept
+
+    def together(self) -> AbstractContextManager[object]:
+        """Returns a context in which no other thread adds a turn."""
+        return self._lock
+
+    def next_conversation(self) -> int:
+        """Returns the number of a new conversation of this task, from 1."""
+        with self._lock:
+            self._conversations += 1
+            return self._conversations
 
     def from_completion(self, response: Any) -> dict[str, Any]:
         """Returns the action of a chat completion: a dict, or an OpenAI client's object.
@@ -161,6 +178,11 @@ class Task:
         with self._lock:
             return len(self._turns)
 
+    @property
+    def is_over(self) -> bool:
+        """Returns whether the task takes no more turns."""
+        return self._done
+
     def discard(self) -> None:
         """Ends the task without recording it."""
         with self._lock:
@@ -169,7 +191,7 @@ class Task:
             self._recorder.drop_held(self.trajectory_id)
 
     def when_done(self, step: Callable[[], object]) -> None:
-        """Registers ``step`` to be called when the task is recorded or left."""
+        """Registers ``step``, called when the task ends, while it still takes turns. It must not raise."""
         self._when_done.append(step)
 
     def finish(self) -> None:
@@ -178,9 +200,9 @@ class Task:
 
         Raises OnwardError if it could not be recorded (``Recorder.accept``); another call tries again.
         """
+        self._run_steps()
         self._close()
-        while self._when_done:
-            self._when_done.pop(0)()
+        self._run_steps()  # a thread may have registered one meanwhile
         with self._lock:
             document, self._document = self._document, None
         if document is None:
@@ -192,7 +214,13 @@ class Task:
                 self._document = document
             raise
 
+    def _run_steps(self) -> None:
+        while self._when_done:
+            self._when_done.pop(0)()
+
     def __enter__(self) -> Self:
+        if self._recorder.follows_threads:
+            inherit_in_threads(_current)
         self._outer = _current.set(self)
         return self
 
@@ -264,9 +292,10 @@ _current: ContextVar[Task | None] = ContextVar("onward_task", default=None)
 
 
 def current_task(recorder: Recorder) -> Task | None:
-    """Returns the task of ``recorder`` in whose ``with`` block the caller is, or None."""
+    """Returns the task of ``recorder`` in whose ``with`` block the caller is, or None. A thread may outlive
+    the block that started it; then it is in no block."""
     task = _current.get()
-    return task if task is not None and task._recorder is recorder else None
+    return task if task is not None and task._recorder is recorder and not task.is_over else None
 
 
 def _settled(turn: dict[str, Any]) -> dict[str, Any]:
@@ -287,9 +316,10 @@ class OpenTurn:
 
     def action(self, action: Any) -> None:
         """Sets the agent's action: text, a dict, or a chat completion. Its duration is measured from here."""
-        self._action = turns.plain(self._task._action(action), _TURN_DEPTH + 1)
+        self._action = made = turns.plain(self._task._action(action), _TURN_DEPTH + 1)
+        self._thoughts += turns.lift_thoughts(made)
         if self._kept is not None:
-            self._kept["action"] = self._action
+            self._kept["action"] = made
         self._since = self._task._clock.monotonic()
 
     def think(self, thought: str) -> None:
@@ -314,7 +344,11 @@ class OpenTurn:
         assert self._kept is not None
         if self._action is None and error is None:
             raise ContractError("turn", "The turn has no action: call action() with what the agent did.")
-        result = turns.result(error) if error is not None else self._result or {"success": True}
+        result = (
+            turns.result(error)
+            if error is not None
+            else self._result or endings.result_of(self._action or {})
+        )
         if "execution_time_ms" not in result:
             milliseconds = 1000.0 * (self._task._clock.monotonic() - self._since)
             result = {**result, "execution_time_ms": round(milliseconds, 3)}

@@ -22,7 +22,7 @@ from onward.control.core.config import A3CConfig
 from onward.control.core.contract import Environments, EnvSpec, Flags, Step
 from onward.control.core.seeds import Seeds
 from onward.control.core.spaces import Obs
-from onward.errors import ControlError
+from onward.errors import ControlError, EnvironmentFault
 from onward.processes import start_deaf
 
 WAIT_SECONDS = 2.0
@@ -122,11 +122,14 @@ class A3C(PolicyGradient, AsynchronousAlgorithm):
 
 
 def _read(pipe: Any, index: int) -> tuple[list[tuple[float, int]], dict[str, float]] | None:
-    """Reads a worker's report; None when it is done. Raises ControlError where it failed or died."""
+    """Reads a worker's report; None when it is done. Raises EnvironmentFault for a fault of its environment
+    and ControlError where it failed or died otherwise."""
     try:
         told = pipe.recv()
     except (EOFError, ConnectionResetError):
         told = "its process died without a word (killed, or out of memory)"
+    if isinstance(told, EnvironmentFault):
+        raise told
     if isinstance(told, str):
         raise ControlError(f"Worker {index} of a3c failed: {told}; mend that, or train with ppo.")
     return told

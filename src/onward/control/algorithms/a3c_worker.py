@@ -24,6 +24,7 @@ from onward.control.core.seeds import Seeds
 from onward.control.core.spaces import Obs, take
 from onward.control.core.threads import denormals_flushed, use_threads
 from onward.control.networks.nets import to_tensor
+from onward.errors import EnvironmentFault
 from onward.processes import stay_deaf
 
 REPORT_SECONDS = 0.5
@@ -132,7 +133,8 @@ def work(
     total_steps: int,
     pipe: Connection,
 ) -> None:
-    """Runs a worker process. It sends (episodes, metrics), then None, or a sentence on why it failed."""
+    """Runs a worker process. It sends (episodes, metrics), then None, or why it failed: an EnvironmentFault
+    or a sentence."""
     stay_deaf()  # signals are ignored: the trainer stops the workers
     use_threads(1)
     spec, config, seeds, make_envs = parts
@@ -146,5 +148,7 @@ def work(
         pipe.send(None)
     except (KeyboardInterrupt, BrokenPipeError):
         return
+    except EnvironmentFault as error:
+        pipe.send(error)
     except Exception as error:
         pipe.send(f"{type(error).__name__}: {error}")

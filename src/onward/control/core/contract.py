@@ -20,6 +20,9 @@ from onward.control.core.spaces import ActionSpec, Layout, Obs
 from onward.control.core.streams import Streams
 
 Flags = NDArray[np.bool_]
+LONGEST_EPISODE = 10_000
+"""Steps after which an episode is cut where the environment has no limit of its own: an evaluation of a task
+without an end would never return."""
 
 
 @dataclass(frozen=True)

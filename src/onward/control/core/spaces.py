@@ -1,7 +1,8 @@
 """Gymnasium spaces in the form that networks and buffers use: flat observations, and four kinds of action.
 
 An ``Obs`` is one float32 array (N, width) unless the space holds images. Then it is a dict with ``"vector"``
-(if there is any other part) and one uint8 array (N, height, width, channels) per image.
+(if there is any other part) and one uint8 array (N, height, width, channels) per image. A stack of images,
+which has four axes, is one image with the channels of all of them.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class Leaf:
     key: str = ""
     """Key of an ``image`` in ``Obs``."""
     channels_first: bool = False
-    """True where the environment's ``image`` is (channels, height, width)."""
+    """True where each frame of the environment's ``image`` is (channels, height, width)."""
 
     @property
     def countable(self) -> bool:
@@ -59,11 +60,21 @@ class Leaf:
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
-        """(height, width, channels) of an image."""
+        """(height, width, channels) of an image; a stack of frames adds up their channels."""
         if len(self.shape) == 2:
             return (*self.shape, 1)
-        first, second, third = self.shape
-        return (second, third, first) if self.channels_first else (first, second, third)
+        frames = self.shape[0] if len(self.shape) == 4 else 1
+        first, second, third = self.shape[-3:]
+        height, width, channels = (second, third, first) if self.channels_first else (first, second, third)
+        return height, width, frames * channels
+
+    def images(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Returns (N, height, width, channels) from (N, *shape) of an image."""
+        if self.channels_first:
+            values = np.moveaxis(values, -3, -1)
+        if len(self.shape) == 4:  # (N, frames, height, width, channels)
+            values = np.moveaxis(values, 1, -2)
+        return values.reshape(len(values), *self.image_shape)
 
 
 @dataclass(frozen=True)
@@ -177,12 +188,13 @@ def _leaves(space: Space[Any], path: tuple[str | int, ...]) -> list[Leaf]:
 
 def _box_leaf(space: Any, path: tuple[str | int, ...]) -> Leaf:
     shape = tuple(int(size) for size in space.shape)
-    if space.dtype != np.uint8 or len(shape) not in (2, 3):
+    if space.dtype != np.uint8 or len(shape) not in (2, 3, 4):
         return Leaf(path, "numbers", shape)
     key = "/".join(map(str, path)) or "image"
     if key == "vector":
         key = "vector/image"
-    first = len(shape) == 3 and shape[0] < min(shape[1:]) and shape[2] > 4
+    frame = shape[-3:]
+    first = len(frame) == 3 and frame[0] < min(frame[1:]) and frame[2] > 4
     return Leaf(path, "image", shape, key=key, channels_first=first)
 
 
@@ -231,7 +243,7 @@ class ObsFlattener:
     def holds_batch(self, raw: Any) -> bool:
         """True where ``raw`` has a leading axis of observations. Raises ControlError where no shape fits."""
         leaf = self.layout.leaves[0]
-        shape = np.shape(_part(raw, leaf.path))
+        shape = np.shape(part_of(raw, leaf.path))
         if shape == leaf.shape:
             return False
         if shape[1:] == leaf.shape:
@@ -245,11 +257,10 @@ class ObsFlattener:
         vector = out.get("vector") if isinstance(out, dict) else out
         at = 0
         for leaf in self.layout.leaves:
-            value = np.asarray(_part(raw, leaf.path)).reshape(num, *leaf.shape)
+            value = np.asarray(part_of(raw, leaf.path)).reshape(num, *leaf.shape)
             if leaf.kind == "image":
                 assert isinstance(out, dict)
-                image = np.moveaxis(value, 1, -1) if leaf.channels_first else value
-                out[leaf.key][rows] = image.reshape(num, *leaf.image_shape)
+                out[leaf.key][rows] = leaf.images(value)
                 continue
             assert vector is not None
             block = value.reshape(num, -1)
@@ -259,7 +270,8 @@ class ObsFlattener:
             at += leaf.width
 
 
-def _part(raw: Any, path: tuple[str | int, ...]) -> Any:
+def part_of(raw: Any, path: tuple[str | int, ...]) -> Any:
+    """Returns the part of an observation or of a space at ``path``."""
     for key in path:
         raw = raw[key]
     return raw
@@ -353,7 +365,8 @@ def _box_actions(space: Any) -> ActionSpec:
     if not bounded:
         raise ControlError(
             f"The action space {space} has no bounds, so actions cannot be scaled to it: "
-            f"give it finite low and high with gymnasium.wrappers.RescaleAction or in the environment."
+            f"give it finite low and high in the environment, or wrap it in gymnasium.wrappers."
+            f"TransformAction(env, lambda action: action, gymnasium.spaces.Box(-1, 1, {space.shape}))."
         )
     if not low.size:
         raise ControlError(f"The action space {space} holds no numbers: give one that does.")

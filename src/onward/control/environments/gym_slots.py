@@ -1,8 +1,8 @@
 """Gymnasium environments as slots of one process: the adapter for every task that is not written in numpy.
 
 Invariants: an environment's observation is copied at once, before the next reset, since many environments
-reuse one buffer. A saved state is the start of the episode (seed or random state) and the actions since;
-``load_state_dict`` replays and checks them.
+reuse one buffer. A saved state is the start of the episode (seed or states of the generators) and the actions
+since; ``load_state_dict`` replays and checks them.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from onward.control.core.contract import Environments, EnvSpec, Flags, Step
 from onward.control.core.seeds import Seeds
 from onward.control.core.spaces import Obs, ObsFlattener, copy, take, to_env, zeros
 from onward.control.core.streams import streams_of
+from onward.control.environments.checked_env import CheckedEnv
 from onward.errors import ControlError
 
 if TYPE_CHECKING:
@@ -30,8 +31,9 @@ class GymSlots(Environments):
         """Raises ControlError where the environments differ in space or are not distinct instances."""
         _check_distinct(envs)
         _check_alike(envs)
-        self.envs = list(envs)
         self.spec, self.num = spec, len(envs)
+        self.slots = [CheckedEnv(env, spec, slot) for slot, env in enumerate(envs)]
+        self._first = 0
         self._flattener = ObsFlattener(spec.layout)
         self._dtype = envs[0].action_space.dtype
         self._obs: Obs = zeros(spec.layout, (self.num,))
@@ -39,26 +41,30 @@ class GymSlots(Environments):
         self._starts: list[dict[str, Any]] = []
         self._actions: list[list[NDArray[Any]]] = []
 
+    def number_from(self, first: int) -> None:
+        """Numbers the slots from ``first`` on, for a part of the slots of a run: seeds and errors follow."""
+        self._first = first
+        for slot, env in enumerate(self.slots):
+            env.slot = first + slot
+
     def reset(self, seed: int) -> tuple[Obs, Flags | None]:
         """Implements ``Environments``."""
-        self._starts = [{"seed": slot_seed} for slot_seed in Seeds(seed).slots(self.num)]
-        self._actions = [[] for _ in self.envs]
+        seeds = Seeds(seed).slots(self._first + self.num)[self._first :]
+        self._starts = [{"seed": slot_seed} for slot_seed in seeds]
+        self._actions = [[] for _ in self.slots]
         self._mask = None
         for slot, start in enumerate(self._starts):
             self._begin(slot, start, self._obs)
         return copy(self._obs), _copied(self._mask)
 
     def _begin(self, slot: int, start: dict[str, Any], out: Obs) -> None:
-        """Starts an episode from ``start``: from a seed, or from a state of the environment's generator."""
-        env = self.envs[slot]
-        if "random" in start:
-            env.unwrapped.np_random.bit_generator.state = start["random"]
-        raw, info = env.reset(seed=start.get("seed"))
+        """Starts an episode from ``start``: from a seed, or from the states of the slot's generators."""
+        raw, info = self.slots[slot].reset(start.get("seed"), start)
         self._flattener.write(raw, out, slot)
         self._note_mask(slot, info)
 
     def step(self, actions: NDArray[Any]) -> Step:
-        """Implements ``Environments``."""
+        """Implements ``Environments``. After an error the saved state is that of before the step."""
         if not self._starts:
             raise ControlError(f"{self.spec.id} was stepped before its first reset: call reset(seed) first.")
         given = to_env(self.spec.actions, actions).astype(self._dtype)
@@ -67,32 +73,38 @@ class GymSlots(Environments):
         terminated, truncated = np.zeros(self.num, np.bool_), np.zeros(self.num, np.bool_)
         final_infos: dict[int, Any] = {}
         every_info: list[dict[str, Any]] = []
-        for slot, env in enumerate(self.envs):
+        for slot, env in enumerate(self.slots):
             raw, reward[slot], terminated[slot], cut, info = env.step(given[slot])
             every_info.append(info)
             self._flattener.write(raw, obs, slot)
             truncated[slot] = cut and not terminated[slot]
-            self._actions[slot].append(given[slot])
             if terminated[slot] or cut:
                 final_infos[slot] = info
             else:
                 self._note_mask(slot, info)
-        final_obs = self._restart(obs, list(final_infos)) if final_infos else None
+        streams = streams_of(every_info, self.spec.id)
+        final_obs, starts = self._restart(obs, list(final_infos)) if final_infos else (None, {})
+        for slot, taken in enumerate(self._actions):
+            if slot in starts:
+                self._starts[slot], self._actions[slot] = starts[slot], []
+            else:
+                taken.append(given[slot])
         self._obs = obs
         infos: dict[str, Any] = {"final_info": final_infos} if final_infos else {}
-        if streams := streams_of(every_info, self.spec.id):
+        if streams:
             infos["streams"] = streams
         return Step(copy(obs), reward, terminated, truncated, final_obs, None, _copied(self._mask), infos)
 
-    def _restart(self, obs: Obs, slots: list[int]) -> Obs:
+    def _restart(self, obs: Obs, slots: list[int]) -> tuple[Obs, dict[int, dict[str, Any]]]:
+        """Resets the ended slots. Returns (last observations, starts of the new episodes)."""
         final_obs = take(obs, np.array(slots))
+        starts: dict[int, dict[str, Any]] = {}
         for slot in slots:
-            self._starts[slot] = {"random": self.envs[slot].unwrapped.np_random.bit_generator.state}
-            self._actions[slot] = []
-            raw, info = self.envs[slot].reset()
+            starts[slot] = self.slots[slot].generators.state()
+            raw, info = self.slots[slot].reset()
             self._flattener.write(raw, obs, slot)
             self._note_mask(slot, info)
-        return final_obs
+        return final_obs, starts
 
     def _note_mask(self, slot: int, info: dict[str, Any]) -> None:
         mask = info.get("action_mask")
@@ -121,7 +133,7 @@ class GymSlots(Environments):
         for slot, start in enumerate(self._starts):
             self._begin(slot, start, self._obs)
             for action in self._actions[slot]:
-                raw, _, _, _, info = self.envs[slot].step(action)
+                raw, _, _, _, info = self.slots[slot].step(action)
                 self._flattener.write(raw, self._obs, slot)
                 self._note_mask(slot, info)
         if not _equal(self._obs, state["obs"]):
@@ -133,8 +145,8 @@ class GymSlots(Environments):
 
     def close(self) -> None:
         """Closes every environment."""
-        for env in self.envs:
-            env.close()
+        for slot in self.slots:
+            slot.env.close()
 
 
 def _copied(mask: Flags | None) -> Flags | None:

@@ -6,6 +6,9 @@ action and has reward 0. Training on that pair is wrong (cleanrl#499, Gymnasium#
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from traceback import format_exception
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +18,7 @@ from onward.control.core.contract import Environments, EnvSpec, Flags, Step
 from onward.control.core.seeds import Seeds
 from onward.control.core.spaces import Obs, ObsFlattener, take, to_env, zeros
 from onward.control.core.streams import split_infos, streams_of
-from onward.errors import ControlError
+from onward.errors import ControlError, EnvironmentFault
 
 if TYPE_CHECKING:
     from gymnasium.vector import VectorEnv
@@ -36,28 +39,57 @@ class VectorSlots(Environments):
     def reset(self, seed: int) -> tuple[Obs, Flags | None]:
         """Implements ``Environments``."""
         seeds: Any = Seeds(seed).slots(self.num)
-        raw, infos = self.envs.reset(seed=seeds)
-        self._mask = None
-        self._note_masks(infos)
-        return self._flattener.batch(raw, self.num), self._masks()
+        with self._checked("reset"):
+            raw, infos = self.envs.reset(seed=seeds)
+            self._mask = None
+            self._note_masks(infos)
+            obs = self._flattener.batch(raw, self.num)
+        self._check_finite("an observation", obs)
+        return obs, self._masks()
+
+    @contextmanager
+    def _checked(self, method: str) -> Iterator[None]:
+        """Raises EnvironmentFault for any error of the environments, and for data that does not fit."""
+        try:
+            yield
+        except ControlError:
+            raise
+        except Exception as error:
+            words = " ".join(str(error).split()) or "no message"
+            raise EnvironmentFault(
+                f"{self.spec.id}: {method} failed or returned data that its spaces do not declare "
+                f"({type(error).__name__}: {words}); correct it.",
+                "".join(format_exception(error)),
+            ) from error
+
+    def _check_finite(self, name: str, obs: Obs) -> None:
+        numbers = obs.get("vector") if isinstance(obs, dict) else obs
+        if numbers is None or np.isfinite(numbers).all():
+            return
+        slot = int(np.argwhere(~np.isfinite(numbers))[0][0])
+        raise EnvironmentFault(f"{self.spec.id}, slot {slot}: {name} is not finite; return finite numbers.")
 
     def step(self, actions: NDArray[Any]) -> Step:
         """Implements ``Environments``."""
         given = to_env(self.spec.actions, actions).astype(self._dtype)
-        raw, reward, terminated, truncated, infos = self.envs.step(given)
-        terminated = np.array(terminated, np.bool_)
-        ended = terminated | np.asarray(truncated, np.bool_)
-        obs = self._flattener.batch(raw, self.num)
-        final_obs = self._final_obs(infos, np.flatnonzero(ended)) if ended.any() else None
-        self._note_masks(infos)
-        told: dict[str, Any] = {}
+        with self._checked("step"):
+            raw, reward, terminated, truncated, infos = self.envs.step(given)
+            terminated = np.array(terminated, np.bool_)
+            ended = terminated | np.asarray(truncated, np.bool_)
+            obs = self._flattener.batch(raw, self.num)
+            final_obs = self._final_obs(infos, np.flatnonzero(ended)) if ended.any() else None
+            rewards = np.array(reward, np.float32).reshape(self.num)
+            self._note_masks(infos)
+            streams = streams_of(split_infos(infos, self.num), self.spec.id)
+        self._check_finite("an observation", obs)
+        self._check_finite("the reward", rewards)
+        told: dict[str, Any] = {"streams": streams} if streams else {}
         if final_obs is not None:
-            told["final_info"] = infos.get("final_info", {})
-        if streams := streams_of(split_infos(infos, self.num), self.spec.id):
-            told["streams"] = streams
+            self._check_finite("a last observation", final_obs)
+            told["final_info"] = _by_slot(infos, np.flatnonzero(ended))
         return Step(
             obs,
-            np.array(reward, np.float32),
+            rewards,
             terminated,
             ended & ~terminated,
             final_obs,
@@ -107,6 +139,23 @@ class VectorSlots(Environments):
     def close(self) -> None:
         """Closes the vector environment."""
         self.envs.close()
+
+
+def _by_slot(infos: dict[str, Any], slots: NDArray[np.intp]) -> dict[int, dict[str, Any]]:
+    """Returns the last info of each ended slot. Gymnasium gives one array per key and, under ``_key``, the
+    slots that it holds for."""
+    final = infos.get("final_info", {})
+    if not isinstance(final, dict):  # one dict per slot
+        return {int(slot): dict(final[slot] or {}) for slot in slots}
+    arrays = {key: values for key, values in final.items() if isinstance(values, np.ndarray)}
+    return {
+        int(slot): {
+            key: values[slot]
+            for key, values in arrays.items()
+            if not key.startswith("_") and arrays.get(f"_{key}", np.ones(slot + 1))[slot]
+        }
+        for slot in slots
+    }
 
 
 def check_same_step(envs: VectorEnv[Any, Any, Any]) -> None:

@@ -118,8 +118,7 @@ def assess(
             transfer.append(relative(score(variant.name, actor, other)[0]))
         finally:
             other.close()
-    words = "" if rule is None else rule.words
-    return Assessment(env_id, episodes, seed, words, clean, random, noisy, source, tuple(transfer))
+    return Assessment(env_id, episodes, seed, rule.words, clean, random, noisy, source, tuple(transfer))
 
 
 def fitting(actor: Actor, spec: EnvSpec) -> None:

@@ -7,13 +7,14 @@ the policy's normaliser is frozen, and seeds come from a branch of the seed tree
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from onward.control.core.contract import Environments, EnvSpec, Flags, Step
+from onward.control.core.contract import LONGEST_EPISODE, Environments, EnvSpec, Flags, Step
 from onward.control.core.normalise import RunningNorm
 from onward.control.core.seeds import Seeds
 from onward.control.core.spaces import ActionSpec, Obs, rows_of
@@ -41,14 +42,18 @@ class Actor(Protocol):
 class SuccessRule(Protocol):
     """Decides whether an episode succeeded."""
 
-    words: str
-    """The rule in words, for people."""
+    @property
+    def words(self) -> str:
+        """The rule in words, for people."""
+        ...
 
     def start(self, num: int) -> None: ...
 
     def observe(self, step: Step) -> None: ...
 
-    def success(self, episode_return: float, slot: int) -> bool: ...
+    def success(self, episode_return: float, slot: int) -> bool | None:
+        """Returns None where the environment reported nothing."""
+        ...
 
 
 class AtLeast:
@@ -92,18 +97,62 @@ class Upright:
         return bool(self._before[slot] >= self.STEPS)
 
 
+class ByInfo:
+    """Success by ``info["success"]`` or ``info["is_success"]`` of the last step.
+
+    Many environments report only successes, so an episode without a report failed if others have one. Where
+    no episode has one, ``otherwise`` decides.
+    """
+
+    KEYS = ("is_success", "success")
+
+    def __init__(self, otherwise: AtLeast | None) -> None:
+        self._otherwise = otherwise
+        self._reported: dict[int, bool] = {}
+        self._reports = False
+
+    @property
+    def words(self) -> str:
+        """The rule that decided last; before any episode, that of ``otherwise``."""
+        if self._reports:
+            return "info['success'] of the last step"
+        return "" if self._otherwise is None else self._otherwise.words
+
+    def start(self, num: int) -> None:
+        self._reported = {}
+
+    def observe(self, step: Step) -> None:
+        for slot, info in step.info.get("final_info", {}).items():
+            self._reported.pop(slot, None)
+            for key in self.KEYS:
+                if info.get(key) is not None:
+                    self._reported[slot], self._reports = bool(np.all(info[key])), True
+
+    def success(self, episode_return: float, slot: int) -> bool | None:
+        return self._reported.get(slot)
+
+    def settle(self, reported: Sequence[bool | None], returns: Sequence[float]) -> list[bool] | None:
+        """Returns the successes of all episodes, given their reports; None where nothing says."""
+        if self._reports:
+            return [bool(one) for one in reported]
+        if self._otherwise is None:
+            return None
+        return [self._otherwise.success(one, 0) for one in returns]
+
+
 RULES: dict[str, type[Upright]] = {"Pendulum-v1": Upright}
 SOLVE_BARS = {"Pendulum-v1": -200.0}
 """Mean returns that count as solved, where Gymnasium names none."""
 
 
-def success_rule(spec: EnvSpec, threshold: float | None = None) -> SuccessRule | None:
-    """Returns the rule of ``threshold``, else the task's, else that of Gymnasium's threshold, else None."""
+def success_rule(spec: EnvSpec, threshold: float | None = None) -> SuccessRule:
+    """Returns the rule of ``threshold``, else the task's, else the environment's own report, else that of
+    Gymnasium's threshold, if any."""
     if threshold is not None:
         return AtLeast(threshold)
     if spec.id in RULES:
         return RULES[spec.id]()
-    return None if spec.threshold is None else AtLeast(spec.threshold)
+    return ByInfo(None if spec.threshold is None else AtLeast(spec.threshold))
 
 
 def solve_bar(spec: EnvSpec) -> float | None:
@@ -114,6 +163,10 @@ def solve_bar(spec: EnvSpec) -> float | None:
 # Episodes.
 
 
+class EvaluationStopped(Exception):
+    """An evaluation was stopped before its last episode ended."""
+
+
 @dataclass(frozen=True)
 class Episodes:
     """Results of the episodes played, ordered by slot, then by time."""
@@ -121,7 +174,7 @@ class Episodes:
     returns: NDArray[np.float64]
     lengths: NDArray[np.int64]
     successes: NDArray[np.bool_] | None
-    """None where there is no rule of success."""
+    """None where no rule says what success is."""
     met: RunningNorm | None
     """Statistics of the numbers in the observations acted on; None where there are only images."""
 
@@ -144,11 +197,13 @@ def play(
     deterministic: bool = True,
     rule: SuccessRule | None = None,
     noise: NDArray[Any] | None = None,
+    stopped: Callable[[], bool] = lambda: False,
 ) -> Episodes:
     """Plays ``episodes`` episodes in ``env``, divided among its slots before the first step.
 
     ``noise``: (width,) deviation of Gaussian noise on the numbers that the actor sees; the environment itself
-    is unchanged. Raises ControlError for fewer than one episode.
+    is unchanged. ``stopped`` is asked at every step. Raises ControlError for fewer than one episode and
+    EvaluationStopped once ``stopped`` is true.
     """
     if episodes < 1:
         raise ControlError(f"{episodes} episodes were asked for: give at least 1.")
@@ -158,10 +213,17 @@ def play(
     record = _Record(env, rule)
     obs, mask = env.reset(seeds.integer("env"))
     while (left := quota > record.counts).any():
+        if stopped():
+            raise EvaluationStopped
         record.meet(obs, left)
         actions = actor.act_flat(obs if disturb is None else disturb(obs), mask, deterministic)
         step = env.step(actions)
         record.add(step, left)
+        if env.spec.max_steps is None and record.longest > LONGEST_EPISODE:
+            raise ControlError(
+                f"An evaluation episode of {env.spec.id} did not end within {LONGEST_EPISODE:,} steps: "
+                f"give it a limit (--env-set max_episode_steps=1000)."
+            )
         obs, mask = step.obs, step.action_mask
     return record.episodes()
 
@@ -172,7 +234,7 @@ class _Record:
     def __init__(self, env: Environments, rule: SuccessRule | None) -> None:
         self.counts = np.zeros(env.num, np.int64)
         self._sums, self._lengths = np.zeros(env.num), np.zeros(env.num, np.int64)
-        self._done: list[list[tuple[float, int, bool]]] = [[] for _ in range(env.num)]
+        self._done: list[list[tuple[float, int, bool | None]]] = [[] for _ in range(env.num)]
         self._rule = rule
         width = env.spec.layout.width
         self._met = RunningNorm(width) if width else None
@@ -191,14 +253,21 @@ class _Record:
         ended = step.ended
         for slot in np.flatnonzero(ended & left):
             total = float(self._sums[slot])
-            success = self._rule is not None and self._rule.success(total, int(slot))
+            success = None if self._rule is None else self._rule.success(total, int(slot))
             self._done[slot].append((total, int(self._lengths[slot]), success))
             self.counts[slot] += 1
         self._sums[ended], self._lengths[ended] = 0.0, 0
 
+    @property
+    def longest(self) -> int:
+        """Steps of the longest running episode."""
+        return int(self._lengths.max())
+
     def episodes(self) -> Episodes:
         returns, lengths, successes = zip(*(one for slot in self._done for one in slot), strict=True)
-        known = None if self._rule is None else np.array(successes)
+        if isinstance(self._rule, ByInfo):
+            successes = self._rule.settle(successes, returns)
+        known = None if self._rule is None or successes is None else np.array(successes, np.bool_)
         return Episodes(np.array(returns), np.array(lengths), known, self._met)
 
 

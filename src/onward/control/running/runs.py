@@ -37,6 +37,8 @@ class RunConfig:
     """Environment steps, over all slots."""
     env_kwargs: dict[str, Any] | None = None
     """Arguments of the environment's constructor."""
+    env_processes: Count = 1
+    """Processes that step the environments; results do not depend on it. a3c has workers of its own."""
     obs_noise: Amount = 0.0
     """Gaussian noise on training observations, in running deviations of each number; never in evaluations."""
     eval_every: Count | None = None
@@ -125,6 +127,11 @@ class Folder:
     @property
     def summary(self) -> Path:
         return self.path / "summary.json"
+
+    @property
+    def fault(self) -> Path:
+        """Traceback of an error that the environment raised."""
+        return self.path / "environment-error.txt"
 
     @property
     def picture(self) -> Path:

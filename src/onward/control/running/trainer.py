@@ -7,6 +7,7 @@ nothing in training. Only which of them are left out, to save time, depends on t
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,14 +21,22 @@ from onward.control.core.contract import Environments, EnvSpec, Flags
 from onward.control.core.seeds import Seeds
 from onward.control.core.spaces import Obs
 from onward.control.core.threads import denormals_flushed, use_threads
-from onward.control.evaluation.evaluate import SLOTS, Episodes, play, solve_bar, success_rule
+from onward.control.evaluation.evaluate import (
+    SLOTS,
+    Episodes,
+    EvaluationStopped,
+    play,
+    solve_bar,
+    success_rule,
+)
 from onward.control.policies.policy import Policy
 from onward.control.running import checkpoint, origin
 from onward.control.running.budget import EvaluationBudget
 from onward.control.running.log import Log, Means, Row, Times
 from onward.control.running.runs import Folder, RunConfig, write_json
 from onward.control.running.training_episodes import TrainingEpisodes
-from onward.errors import ControlError
+from onward.errors import ControlError, EnvironmentFault, OnwardError
+from onward.files import write_whole
 
 CONFIRM_EPISODES = 100
 """Greedy episodes on unseen seeds that confirm a solution; the final report uses as many."""
@@ -49,8 +58,9 @@ class World:
     envs: Callable[[int], Environments]
     """Makes the environments of a worker (0 unless asynchronous); picklable."""
     algorithm: type[Algorithm]
-    evaluate: Callable[[Policy, int, int], Episodes]
-    """Plays greedy episodes, given (policy, episodes, seed)."""
+    evaluate: Callable[[Policy, int, int, Callable[[], bool]], Episodes]
+    """Plays greedy episodes, given (policy, episodes, seed, stopped). Raises EvaluationStopped once
+    ``stopped()`` is true."""
 
 
 def world(run: RunConfig, source: Any = None) -> World:
@@ -96,6 +106,7 @@ class Trainer:
         self._stop = self._resumed = False
         self.differences: list[str] = []
         """Reasons why a resumed run is not bit for bit the same as the uninterrupted one; empty: it is."""
+        self._unfinished: int | None = None
 
     def stop(self) -> None:
         """Ends the run after the current step and saves its state. Safe to call from a signal handler."""
@@ -107,8 +118,8 @@ class Trainer:
         self.folder.check_free()
         if self.run.start is not None:
             self._start_from(Folder(Path(self.run.start)))
-        self.folder.begin(self.run)
         self._obs, self._mask = self.envs.reset(self._seeds.integer("train"))
+        self.folder.begin(self.run)
 
     def _start_from(self, source: Folder) -> None:
         run = source.read()
@@ -158,6 +169,7 @@ class Trainer:
         self.budget = EvaluationBudget(self.run.eval_share, self._times, state.get("budget"))
         self.solved, self.best, self._next_try = state["solved"], state["best"], state["next_try"]
         self._saved_at = self._told = self.algorithm.steps
+        self._unfinished = state.get("unfinished")
         self._updates = state.get("updates", 1)  # states without the count were saved after some updates
         self.differences = origin.differences(state.get("origin"), self.run.threads)
         if self.algorithm.asynchronous:
@@ -196,6 +208,7 @@ class Trainer:
         """Runs to the end and returns the summary (also in ``summary.json``).
 
         Raises ControlError where a loss, a parameter or a reward is not finite: the last good state stays.
+        Raises EnvironmentFault for a fault of the environment: the state before that step is saved.
         """
         self._log = Log(self.folder.path, self.algorithm.steps)
         self._tell(
@@ -210,9 +223,15 @@ class Trainer:
                 self.algorithm.run(self._world.envs, self.run.timesteps, self._progressed)
             else:
                 with denormals_flushed():
+                    if self._unfinished is not None:
+                        self._conclude_step(self._unfinished, ended=True)
                     while self.algorithm.steps < self.run.timesteps and not self._over():
                         self._iterate()
             return self._finish()
+        except EvaluationStopped:
+            return self._end("interrupted", None)
+        except EnvironmentFault as error:
+            raise self._kept(error) from error
         finally:
             self._log.close()
             self.algorithm.close()
@@ -237,9 +256,15 @@ class Trainer:
         spent["env"] += stepped - acted
         spent["act"] += acted - began + observed - stepped
         spent["update"] += perf_counter() - observed
-        if self.episodes.add(step):
+        self._conclude_step(before, self.episodes.add(step))
+
+    def _conclude_step(self, before: int, ended: bool) -> None:
+        """Handles what is due after a step. Where an evaluation is stopped, a resumed run does it again."""
+        self._unfinished = before
+        if ended:
             self._try_to_solve()
-        self._after(before, algorithm.steps)
+        self._after(before, self.algorithm.steps)
+        self._unfinished = None
 
     def _progressed(self, progress: AsyncProgress) -> bool:
         """Handles a report of an asynchronous algorithm; False stops it."""
@@ -247,9 +272,12 @@ class Trainer:
         for episode_return, length in progress.episodes:
             self.episodes.end(episode_return, length)
         self._take(progress.metrics)
-        if progress.episodes:
-            self._try_to_solve()
-        self._after(before, progress.steps)
+        try:
+            if progress.episodes:
+                self._try_to_solve()
+            self._after(before, progress.steps)
+        except EvaluationStopped:
+            return False
         return not self._over()
 
     def _after(self, before: int, now: int) -> None:
@@ -279,10 +307,13 @@ class Trainer:
             return
         if self.episodes.count < self._next_try:
             return
-        first_try = self._next_try == 0
+        # A first try may end the run. Later ones wait for their share of the time.
+        if self._next_try == 0 or self.budget.episodes(CONFIRM_EPISODES) == CONFIRM_EPISODES:
+            self._confirm()
         self._next_try = self.episodes.count + EPISODES_BETWEEN_TRIES
-        if not first_try and self.budget.episodes(CONFIRM_EPISODES) < CONFIRM_EPISODES:
-            return
+
+    def _confirm(self) -> None:
+        assert self.threshold is not None
         step = self.algorithm.steps
         row = self._evaluate(step, CONFIRM_EPISODES, "confirm", self.episodes.count)
         self._log_row(step, row)
@@ -296,7 +327,7 @@ class Trainer:
         self._check_parameters()
         began = perf_counter()
         policy = Policy(self.algorithm.networks(), env_id=self.run.env)
-        played = self._world.evaluate(policy, episodes, self._seeds.integer(*seed))
+        played = self._world.evaluate(policy, episodes, self._seeds.integer(*seed), lambda: self._stop)
         row = {"eval_return": played.mean, "eval_std": float(played.returns.std())}
         if played.success is not None:
             row["eval_success"] = played.success
@@ -322,7 +353,7 @@ class Trainer:
         self._log.write(row)
         self._tell("row", step=step, row=row)
 
-    def _save(self, step: int) -> None:
+    def _save(self, step: int, unfinished: int | None = None) -> None:
         self._check_parameters()
         asynchronous = self.algorithm.asynchronous
         self._times.total()
@@ -342,6 +373,7 @@ class Trainer:
                 "updates": self._updates,
                 "budget": self.budget.state_dict(),
                 "spaces": _spaces(self.envs.spec),
+                "unfinished": unfinished,
             },
         )
         self._saved_at = step
@@ -369,6 +401,18 @@ class Trainer:
             f"train again with a smaller learning_rate (--set learning_rate=…) or normalise_obs=true."
         )
 
+    def _kept(self, error: EnvironmentFault) -> EnvironmentFault:
+        """Saves the state before the fault, and its traceback. Returns the error to raise."""
+        step, kept = self.algorithm.steps, ""
+        with contextlib.suppress(OnwardError, OSError):
+            self._save(step, self._unfinished)
+            kept = f" Step {step:,} is saved: go on with 'onward control resume {self.folder.path}'."
+        if error.trace:
+            with contextlib.suppress(OnwardError, OSError):
+                write_whole(self.folder.fault, error.trace.encode())
+                kept += f" The traceback is in {self.folder.fault}."
+        return EnvironmentFault(f"{error}{kept}", error.trace)
+
     def _finish(self) -> dict[str, Any]:
         step = self.algorithm.steps
         end: End = "finished" if step >= self.run.timesteps else "interrupted"
@@ -377,8 +421,11 @@ class Trainer:
         if end == "finished":
             episodes = self.budget.episodes(self.run.eval_episodes, needed=True)
             self._log_row(step, self._evaluate(step, episodes, "evaluate"))
-        final = None if end == "interrupted" else self._final()
-        self._save(step)
+        return self._end(end, None if end == "interrupted" else self._final())
+
+    def _end(self, end: End, final: dict[str, float | None] | None) -> dict[str, Any]:
+        step = self.algorithm.steps
+        self._save(step, self._unfinished)
         summary = self._summary(end, final)
         write_json(self.folder.summary, summary)
         self._tell("done", step=step, summary=summary)
@@ -389,7 +436,8 @@ class Trainer:
         began = perf_counter()
         policy = Policy.load(self.folder.policy)
         episodes = self.budget.episodes(CONFIRM_EPISODES, needed=True)
-        played = self._world.evaluate(policy, episodes, self._seeds.integer("final"))
+        seed = self._seeds.integer("final")
+        played = self._world.evaluate(policy, episodes, seed, lambda: self._stop)
         self.budget.spend(perf_counter() - began, episodes)
         return {
             "episodes": episodes,
@@ -453,7 +501,8 @@ class _Make:
         from onward.control.environments import NoisyObservations, make
 
         run = self._run
-        envs = make(self._source, run.settings.num_envs, env_kwargs=run.env_kwargs)
+        processes = 1 if algorithm_class(run.algorithm).asynchronous else run.env_processes
+        envs = make(self._source, run.settings.num_envs, env_kwargs=run.env_kwargs, processes=processes)
         return NoisyObservations(envs, run.obs_noise, relative=True) if run.obs_noise else envs
 
 
@@ -464,13 +513,18 @@ class _Evaluate:
         self._run, self._source = run, source
         self._envs: dict[int, Environments] = {}
 
-    def __call__(self, policy: Policy, episodes: int, seed: int) -> Episodes:
+    def __call__(
+        self, policy: Policy, episodes: int, seed: int, stopped: Callable[[], bool] = lambda: False
+    ) -> Episodes:
         from onward.control.environments import make
 
-        shortened = episodes < min(SLOTS, self._run.eval_episodes)
+        run = self._run
+        shortened = episodes < min(SLOTS, run.eval_episodes)
         slots = episodes if shortened else SLOTS  # slots beyond their episodes are stepped all the same
         if slots not in self._envs:
-            self._envs[slots] = make(self._source, slots, env_kwargs=self._run.env_kwargs)
+            self._envs[slots] = make(
+                self._source, slots, env_kwargs=run.env_kwargs, processes=run.env_processes
+            )
         envs = self._envs[slots]
-        rule = success_rule(envs.spec, self._run.threshold)
-        return play(policy, envs, episodes, seed, rule=rule)
+        rule = success_rule(envs.spec, run.threshold)
+        return play(policy, envs, episodes, seed, rule=rule, stopped=stopped)

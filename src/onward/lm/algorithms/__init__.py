@@ -11,7 +11,7 @@ from dataclasses import fields
 from typing import Any
 
 from onward.errors import ConfigError, TrainingError
-from onward.lm.algorithms.base import Algorithm, Estimate
+from onward.lm.algorithms.base import Algorithm, Estimate, units_of
 from onward.lm.algorithms.grpo import Grpo
 from onward.lm.algorithms.ppo import Ppo
 from onward.lm.algorithms.reinforce import Reinforce
@@ -67,7 +67,7 @@ def learn(learner: Learner, algorithm: Algorithm, selection: Selection) -> Itera
     learner.open(rows)
     penalty = learner.reward_penalty()
     if algorithm.uses_critic:
-        learner.warm_critic(algorithm.monte_carlo(selection, penalty))
+        learner.warm_critic(algorithm.monte_carlo(selection, penalty), units_of(selection))
     values = learner.values() if algorithm.uses_critic else None
     estimate = algorithm.estimate(selection, penalty, values)
     yield from learner.update(rows, estimate.advantages, estimate.returns)

@@ -38,9 +38,12 @@ class Algorithm(ABC):
     type: ClassVar[str]
     uses_critic: ClassVar[bool] = False
 
-    def select(self, trajectories: Sequence[Trajectory], *, max_staleness: int = 1) -> Selection:
+    def select(
+        self, trajectories: Sequence[Trajectory], *, max_staleness: int = 1, max_tokens: int | None = None
+    ) -> Selection:
         """Selects the trajectories to train on. Raises TrainingError (DATA), see ``trajectories.select``."""
-        return select(trajectories, method=self.type, max_staleness=max_staleness, **self._needs())
+        return select(trajectories, method=self.type, max_staleness=max_staleness, max_tokens=max_tokens,
+                      **self._needs())  # fmt: skip
 
     def _needs(self) -> dict[str, bool]:
         return {}
@@ -52,7 +55,7 @@ class Algorithm(ABC):
         """Estimates advantages; ``penalty``: KL cost per token in the reward, ``values``: the critic's."""
 
     def monte_carlo(self, selection: Selection, penalty: RowTensors | None) -> RowTensors:
-        """Returns the plain return of each trained token, for the critic's warm-up."""
+        """Returns the plain return of each trained token, which the critic is fitted to."""
         raise NotImplementedError(f"{self.type} has no critic")
 
     def state(self) -> dict[str, Any]:
@@ -94,6 +97,15 @@ def spread(selection: Selection, values: Sequence[float]) -> Estimate:
             for count in one.counts
         ]
     )
+
+
+def units_of(selection: Selection) -> list[list[Hashable]]:
+    """Returns for each row the names of its attempt and, if it has one, its group."""
+    return [
+        [("attempt", number), *([] if one.group is None else [("group", group_key(one))])]
+        for number, one in enumerate(selection.trajectories)
+        for _ in one.rows
+    ]
 
 
 def join_rows(selection: Selection, per_row: RowTensors) -> list[Tensor]:

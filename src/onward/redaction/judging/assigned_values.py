@@ -25,6 +25,7 @@ _LONGEST_HINT = 64
 _PIN = 5
 """Digits that a bare JSON number needs to count as a password, as it does outside of texts."""
 _LINE = compiled(rb"(?:[^\x00\r\n\"'\\]|\\[^nr\"'\x00])*")
+_VARIABLE = compiled(rb"[A-Z][A-Z0-9_]{2,}=")
 _NEXT_PAIR = compiled(rb";[ ]?[A-Za-z][A-Za-z0-9 _.-]{0,40}=")
 _COOKIE = compiled(rb"[^\s\x00=;,\"']{1,128}=\"?[^\s\x00;,\"]+")
 _ATTRIBUTES = frozenset((b"path", b"domain", b"expires", b"max-age", b"samesite", b"version", b"priority"))
@@ -47,6 +48,8 @@ def assigned(expression: Any, buffer: bytes) -> Iterator[Hit]:
         kind = secret_class(name)
         if kind is None or (buffer[last - 1] == 0x3A and buffer[first - 2 : first] == b"//"):
             continue  # the user of a URL with credentials
+        if buffer[first - 2 : first] == b"${" and buffer[last : last + 1] in (b"-", b"=", b"?", b"+"):
+            last += 1  # the default of a variable: ``${TOKEN:-…}``
         if values.closes_a_text(buffer, last):
             continue
         hit = _value(buffer, last, kind, _how(buffer, first, last, name))
@@ -67,6 +70,8 @@ def flags(expression: Any, buffer: bytes) -> Iterator[Hit]:
         if found is None:
             continue
         text = buffer[found.start : found.end]
+        if _VARIABLE.match(text):
+            continue  # ``--secrets NAME=value``
         telling = found.quoted or any(not (0x61 <= c <= 0x7A) for c in text) or len(text) >= 10
         if telling and values.is_secret_value(text, kind, how="env" if not found.quoted else "quoted"):
             wide = not found.quoted and len(text) == values.WIDEST_BARE
@@ -88,11 +93,13 @@ def cookies(expression: Any, buffer: bytes) -> Iterator[Hit]:
 
 
 def _how(buffer: bytes, first: int, last: int, name: str) -> str:
-    """Returns ``element`` for XML, ``env`` where the place shows that a literal follows (an environment
+    """Returns ``element`` for XML, ``line`` for ``name=`` at the beginning of a line, ``env`` where the place shows that a literal follows (an environment
     variable, a query, a list of options), else ``bare``."""
     if buffer[last - 1] == 0x3E and buffer[last - 2 : last] != b"=>":
         return "element"
     before = buffer[first - 1] if first else 0
+    if before in b"\n\x00" and buffer[last - 1] == 0x3D and buffer[last - 2] != 0x20:
+        return "line"
     return "env" if buffer[last - 1] == 0x3D and (name.isupper() or before in b"?&;") else "bare"
 
 

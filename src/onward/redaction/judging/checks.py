@@ -61,9 +61,12 @@ def dense(buffer: bytes, first: int, last: int) -> Span | None:
 
 
 def telling(buffer: bytes, first: int, last: int) -> Span | None:
-    """Requires a digit or a capital; refuses a placeholder in words (``glpat-your-token-goes-here``)."""
+    """Requires a digit, a capital, or one long run of letters; refuses a placeholder in words
+    (``glpat-your-token-goes-here``)."""
     text = buffer[first:last].partition(b"-")[2]
-    return (first, last) if any(0x30 <= c <= 0x39 or 0x41 <= c <= 0x5A for c in text) else None
+    one_run = len(text) >= 20 and text.isalpha()
+    shown = one_run or any(0x30 <= c <= 0x39 or 0x41 <= c <= 0x5A for c in text)
+    return (first, last) if shown else None
 
 
 def dense_or_basic(buffer: bytes, first: int, last: int) -> Span | None:
@@ -81,7 +84,8 @@ def drawn(buffer: bytes, first: int, last: int) -> Span | None:
         if not text.isalpha() and not text.isdigit():
             return first, last
         run = _RUN.search(buffer, run.end(), last)
-    return None
+    letters = buffer[max(first, last - 20) : last]
+    return (first, last) if len(letters) == 20 and letters.isalpha() else None
 
 
 def mixed(buffer: bytes, first: int, last: int) -> Span | None:
@@ -103,6 +107,17 @@ def token_user(buffer: bytes, first: int, last: int) -> Span | None:
 
 def not_example(buffer: bytes, first: int, last: int) -> Span | None:
     return None if buffer[first:last].endswith(b"EXAMPLE") else (first, last)
+
+
+def not_uuid(buffer: bytes, first: int, last: int) -> Span | None:
+    """Refuses a span that goes on with a hyphen, as a longer id does."""
+    return None if buffer[last : last + 1] == b"-" or buffer[first - 1 : first] == b"-" else (first, last)
+
+
+def not_padding(buffer: bytes, first: int, last: int) -> Span | None:
+    """Refuses base64 of zero bytes: at most a third of the token may be the letter A."""
+    text = buffer[first:last]
+    return (first, last) if text.lstrip(b"A").count(b"A") * 3 < len(text) and b"==" not in text else None
 
 
 def dense_query(buffer: bytes, first: int, last: int) -> Span | None:
@@ -182,6 +197,6 @@ def password_like(buffer: bytes, first: int, last: int) -> Span | None:
 CHECKS: dict[str, Check] = {
     check.__name__: check for check in (
         start, end, digit, dense, telling, dense_or_basic, dense_query, encoded_private, jwk, drawn, mixed,
-        token_user, not_example, jwt_header, trim, trim_prose, literal, password_like,
+        token_user, not_example, not_uuid, not_padding, jwt_header, trim, trim_prose, literal, password_like,
     )
 }  # fmt: skip

@@ -10,12 +10,12 @@ from functools import lru_cache
 from typing import Literal, get_args
 
 NameClass = Literal[
-    "PASSWORD", "SECRET", "API_KEY", "TOKEN", "AUTHORIZATION", "COOKIE", "COOKIE_VALUE", "SESSION",
+    "PASSWORD", "SECRET", "API_KEY", "TOKEN", "AUTHORIZATION", "COOKIE", "COOKIE_VALUE", "SESSION", "KEY",
     "PERSON", "ADDRESS", "PHONE", "NATIONAL_ID",
 ]  # fmt: skip
 PERSONAL: frozenset[NameClass] = frozenset(("PERSON", "ADDRESS", "PHONE", "NATIONAL_ID"))
 KIND: dict[NameClass, str] = {
-    name: "COOKIE" if name == "COOKIE_VALUE" else name for name in get_args(NameClass)
+    name: {"COOKIE_VALUE": "COOKIE", "KEY": "API_KEY"}.get(name, name) for name in get_args(NameClass)
 }
 """Placeholder kind for each class of name."""
 
@@ -32,15 +32,15 @@ def _by_components(names: dict[NameClass, str]) -> dict[tuple[str, ...], NameCla
 SINGLE = _classes(
     {
         "PASSWORD": """
-            password, passwords, passwd, passphrase, passcode, pwd, passwort, kennwort, mdp, contraseña,
-            contrasena, senha, wachtwoord, hasło, haslo
+            password, passwords, passwd, passphrase, passcode, pwd, pw, pswd, psw, passwort, kennwort, mdp,
+            contraseña, contrasena, senha, wachtwoord, hasło, haslo, 密码, 口令, 비밀번호, пароль
         """,
         "SECRET": """
             pass, secret, secrets, credential, credentials, dsn, geheim, geheimnis, clave, secreto, secreta,
             segreto, segreta, segredo, sekret
         """,
         "API_KEY": "apikey",
-        "TOKEN": "token, jwt, pat",
+        "TOKEN": "token, jwt, pat, bearer",
         "AUTHORIZATION": "auth, authorization",
         "COOKIE": "cookie, cookies",
         "SESSION": "session",
@@ -51,28 +51,37 @@ PAIRS = _by_components(
         "API_KEY": """
             api key, access key, account key, auth key, app key, application key, client key, consumer key,
             license key, storage key, ingestion key, write key, api hash, service key, subscription key,
-            api schlüssel, api schluessel, api sleutel, clé api, cle api, chiave api, chave api, klucz api
+            product key, activation key, server key, access code, api schlüssel, api schluessel, api sleutel, clé api, cle api, chiave api, chave api, klucz api
         """,
         "TOKEN": "api token",
         "SECRET": """
             master key, shared key, deploy key, ssh key, hmac key, webhook key, private key, secret key,
-            signing key, encryption key, connection string, conn str, nkey seed, privater schlüssel,
+            signing key, encryption key, cipher key, crypto key, aes key, session key, root key, jwt key,
+            connection string, conn str, nkey seed, privater schlüssel,
             privater schluessel, geheimer schlüssel, geheimer schluessel, clé privée, cle privee, clé secrète,
             cle secrete, chiave privata, chave privada, geheime sleutel, klucz prywatny
         """,
         "AUTHORIZATION": "http auth",
-        "PASSWORD": "mot de passe, mot passe, parola d ordine, parola ordine, palavra passe",
+        "PASSWORD": "pass word, pass phrase, pass code, mot de passe, mot passe, parola d ordine, parola ordine, palavra passe",
     }
 )
 """Neighbouring components, two or three."""
 ENDINGS = _classes(
     {
-        "PASSWORD": "password, passwd, passphrase, passwort, kennwort, wachtwoord, motdepasse",
+        "PASSWORD": "password, passwd, passphrase, passwort, kennwort, wachtwoord, motdepasse, pwd, pswd",
         "SECRET": "secret, privatekey, secretkey, clientsecret",
         "API_KEY": "apikey, accesskey, accountkey",
         "TOKEN": "authtoken, accesstoken, refreshtoken",
     }
 )
+_OWNERS = frozenset(
+    """
+    admin app bind cert client db email ftp http imap jdbc key keystore ldap login mail mongo my mysql oracle
+    pg pop postgres proxy rds rdp redis rabbitmq root service sftp smtp sql ssh ssl sudo svc svn test trust
+    truststore user username vnc vpn wifi win
+    """.split()
+)
+"""Words that form one component with ``pass`` or ``pw``: ``mysqlpass``, ``dbpw``; not ``bypass``."""
 PERSONAL_NAMES = _by_components(
     {
         "PERSON": """
@@ -117,12 +126,29 @@ _AFTER_EXEMPT_WORDS = """
 count counts counter limit limits usage used budget id ids type types name names length len size url uri
 endpoint host port file filename path dir expiry expires expired expiration ttl age field fields policy
 rules required enabled disabled valid invalid strength hint prompt label regex pattern format void rate
-cost price index position offset embedding method mode scheme status state error errors manager provider
+cost price placeholder index position offset embedding method mode scheme status state error errors manager provider
 service store class flow time timeout date at help description version rotation duration start end
 länge laenge datei longueur fichier longitud archivo lunghezza comprimento lengte
 """
 AFTER_EXEMPT = frozenset(_AFTER_EXEMPT_WORDS.split())
 _BEST_FIRST: tuple[NameClass, ...] = tuple(name for name in get_args(NameClass) if name not in PERSONAL)
+
+
+_OTHER_KEYS = frozenset(
+    """
+    public pub primary foreign sort partition row column cache hash unique lookup index group map dict data object
+    s3 storage file event message translation trace state memo dedup idempotency fingerprint bucket item order
+    config option setting env cookie header query form state task job batch block commit tree blob image asset
+    content content-hash etag digest checksum sha256 md5 sha1 route path node parent child root entity record
+    template i18n locale session-cache build layer registry lock ssh-public host known candidate kv redis prefix
+    """.split()
+)
+"""Words before ``key`` in names whose values are hashes and names of records."""
+_LONGEST_LABEL = 120
+_FORM_WORDS = frozenset(
+    "field input box textbox textfield textarea edit entry here value required css xpath".split()
+)
+"""Words after a name in a label that name the place to type."""
 
 
 def components(name: str) -> list[str]:
@@ -160,18 +186,51 @@ def _cached(name: str) -> NameClass | None:
     for i, part in enumerate(parts):
         kind = SINGLE.get(part) or PAIRS.get(tuple(parts[max(0, i - 1) : i + 1]))
         kind = kind or PAIRS.get(tuple(parts[max(0, i - 2) : i + 1]))
-        for ending in ENDINGS if kind is None else ():
-            if part.endswith(ending):
-                kind = ENDINGS[ending]
+        if kind is None:
+            kind = _of_one_word(part)
         if kind is not None:
             found[i] = kind
     if not found:
-        return _personal(parts)
+        return "KEY" if _is_key(parts) else _personal(parts)
     if any(part in AFTER_EXEMPT for part in parts[max(found) + 1 :]):
         return None
     if any(part in BEFORE_EXEMPT for part in parts[: min(found)]):
         return None
     return min(found.values(), key=_BEST_FIRST.index)
+
+
+def _is_key(parts: list[str]) -> bool:
+    """Returns whether the name is ``<service>_key``, which may be the key of an account there: only a generated
+    value then is one."""
+    return len(parts) > 1 and parts[-1] == "key" and parts[-2] not in _OTHER_KEYS
+
+
+def _of_one_word(part: str) -> NameClass | None:
+    """Returns the class of a component that contains the name of a secret: ``dbpassword``, ``mysqlpass``,
+    ``password2``."""
+    stem = part.rstrip("0123456789")
+    if stem != part and SINGLE.get(stem) in ("PASSWORD", "SECRET"):
+        return SINGLE[stem]
+    for ending, kind in ENDINGS.items():
+        if stem.endswith(ending):
+            return kind
+    return (
+        "PASSWORD"
+        if stem.endswith(("pass", "pw")) and stem.removesuffix("pw").removesuffix("pass") in _OWNERS
+        else None
+    )
+
+
+def label_class(text: str) -> NameClass | None:
+    """Returns the class of secret that a label of a form names: ``#password``, ``Password field``, ``Enter
+    your API key``; None for a longer text, which may only mention one."""
+    if len(text) > _LONGEST_LABEL:
+        return None
+    words = components(text)
+    while words and words[-1] in _FORM_WORDS:
+        words.pop()
+    kind = secret_class(" ".join(words)[-64:])
+    return None if kind in PERSONAL else kind
 
 
 def _personal(parts: list[str]) -> NameClass | None:

@@ -29,10 +29,10 @@ bearer basic token digest apikey api-key apitoken api-token ssws splunk negotiat
 SCHEMES = frozenset(_SCHEME_WORDS.split())
 MIN_AFTER_SCHEME = 6
 _FIELD = (
-    rb"\$\{[^}]*\}|\$\([^)]*\)|\$[A-Za-z_][A-Za-z0-9_]*|\{\{.*\}\}|\{[A-Za-z_0-9.\[\]!:]*\}"
+    rb"\$\{[^}]*\}|\$\([^)]*\)|\$(?:env:)?[A-Za-z_][A-Za-z0-9_]*|\{\{.*\}\}|\{[A-Za-z_0-9.\[\]!:-]*\}"
     rb"|%\([^)]*\)[sdr]|%[sdr]|%[A-Za-z_]+%|\xc2\xa7\xc2\xa7[a-z_]+\([^)]*\)|<[^<>]*>|\[[A-Za-z_ ]+\]"
 )
-_TEMPLATE = compiled(rb"(?:%b)(?:[:/@,;|. _-]{1,3}(?:%b))*" % (_FIELD, _FIELD))
+_TEMPLATE = compiled(rb"(?:%b)(?:[:/@,;|. _*-]{0,8}(?:%b))*" % (_FIELD, _FIELD))
 """References to a value: ``${TOKEN}``, ``{user}:{passwd}``."""
 _URL = compiled(rb"[a-z][a-z0-9+.-]*://[^\s:/?#@]*:([^\s/]+)@[^\s@]")
 _SPACES = b" \t\r\n"
@@ -49,10 +49,22 @@ _LINE_REACH = 200
 _MAY_REFER = tuple(bytes([c]) for c in b"${%<[(^\\\xc2")
 _PATTERN = compiled(rb"\(\?[:!=<iP]|\[\^?(?:a-z|A-Z|0-9)[^\]]*\]")
 """A regular expression, in code that searches for secrets."""
-_NAME_OF_A_THING = compiled(rb"[A-Z]{0,5}[0-9]{0,2}(?:[A-Z][a-z]{2,}[0-9]{0,2}){2,}|[A-Z]{2,}(?:_[A-Z]{2,})+")
+_NAME_OF_A_THING = compiled(
+    rb"[A-Z]{0,5}[0-9]{0,3}(?:[A-Z][a-z]+[0-9]{0,3}){2,}|[A-Z]{2,}[0-9]{0,2}(?:_[A-Z]{2,}[0-9]{0,2})+"
+)
 """Identifiers: ``PKCS7PrivateKeyTypes``, ``OPENAI_API_KEY``."""
+_OF_CODE = compiled(rb"[A-Za-z0-9_][./:][A-Za-z0-9_]|[(){}]")
+"""Part of a path or name in code: ``torch.nn.Linear``, ``owner/repository``; not of ``J. Doe``."""
 _DIGITS = b"0123456789"
 _SYMBOLS = b"!@#$%^&*+=/~?"
+SNAKE_CASE = compiled(rb"_?(?:[a-z]+[0-9]{0,2}_)+[a-z]+[0-9]{0,2}|(?:[A-Z]+[0-9]{0,2}_)+[A-Z]+[0-9]{0,2}")
+"""Identifiers with digits: ``sigv4_auth_cls``, ``TRACING_V2``."""
+_HEADER = compiled(rb"[A-Z][A-Za-z]{0,20}(?:-[A-Z][A-Za-z]{0,20}){1,4}")
+"""The name of a header: ``X-API-Key``."""
+_ELIDED = 16
+"""Longest value of which an ellipsis at the end shows that it is an example: ``hf_...``."""
+_UUID = compiled(rb"(?i)[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_TO_BLANKS = bytes(c if chr(c).isascii() and chr(c).isalnum() else 0x20 for c in range(256))
 _CAPITALS = bytes(range(0x41, 0x5B))
 _WIDEST_QUOTED = 4096
 _FIRST_LOOK = 48
@@ -74,6 +86,8 @@ def is_reference(value: bytes) -> bool:
     if not value or placeholders.has_placeholder(value):
         return True
     if value[:1] in _MAY_REFER and (_TEMPLATE.fullmatch(value) or _PATTERN.search(value)):
+        return True
+    if len(value) <= _ELIDED and value.endswith((b"...", b"\xe2\x80\xa6")):
         return True
     low = value.lower()
     if low in _NOT_VALUES or low.startswith((b"your-", b"your_", b"your ", b"<your", b"insert_", b"insert-")):
@@ -98,13 +112,23 @@ def is_secret_value(value: bytes, kind: NameClass, *, how: str) -> bool:
     value = value.strip(_SPACES)
     if is_reference(value) or is_scheme(value) or _is_path(value):
         return False
-    if kind != "PASSWORD" and (how == "bare" or value.isupper()) and _is_name_of_a_thing(value):
+    if kind != "PASSWORD" and (how in ("bare", "line") or value.isupper()) and is_name_of_a_thing(value):
+        return False
+    if kind != "PASSWORD" and _HEADER.fullmatch(value):
         return False
     if kind in PERSONAL:
         return how in ("key", "quoted") and _is_personal(value, kind)
     if kind == "COOKIE_VALUE":
         return how in ("key", "quoted") and len(value) >= 3
-    if how in ("bare", "env") and _is_code(value):
+    if how in ("bare", "env", "line") and _is_code(value):
+        return False
+    if how == "line":
+        if kind == "PASSWORD" and len(value) >= 8 and value.isalpha():
+            return True
+        how = "bare"
+    if kind == "KEY":
+        return _is_generated(value)
+    if kind == "SESSION" and (b" " in value or not _is_session(value)):
         return False
     strong = kind in ("PASSWORD", "SECRET", "API_KEY")
     if how in ("key", "quoted"):
@@ -118,7 +142,7 @@ def is_secret_value(value: bytes, kind: NameClass, *, how: str) -> bool:
     if strong:
         telling = _has_digit(value) or _has_symbol(value) or is_random(value)
         return len(value) >= 6 and telling and not is_word(value)
-    if len(value) < 12 or not _has_letter(value):
+    if len(value) < 12 or not _has_letter(value) or (how == "bare" and SNAKE_CASE.fullmatch(value)):
         return False
     return _is_dense(value) if _has_digit(value) else is_random(value)
 
@@ -194,15 +218,37 @@ def _closing(buffer: bytes, at: int, limit: int, slashes: int, quote: bytes) -> 
         at = found + 1
 
 
+def _is_generated(value: bytes) -> bool:
+    """Returns whether it is one run of 20 letters and digits or more, or a UUID."""
+    if _UUID.fullmatch(value):
+        return True
+    return len(value) >= 20 and value.isalnum() and not value.isalpha() and not value.isdigit()
+
+
+def _is_session(value: bytes) -> bool:
+    """Returns whether it can be the id of a session: a run of 16 letters and digits, or digits and letters that
+    change; a state field ``interactive_session`` also holds names, commands and dates."""
+    run = max(value.translate(_TO_BLANKS).split() or [b""], key=len)
+    long = len(run) >= 16 or (len(run) >= 8 and (len(value) >= 16 or not run.isdigit()))
+    return (long and _has_digit(value) and _has_letter(value)) or is_random(run)
+
+
 def _is_personal(value: bytes, kind: NameClass) -> bool:
     """Returns whether it can be a person's name, address, phone or id, and does not describe the field."""
     if not 2 <= len(value) <= 200 or any(c in value for c in b"{}[]<>=$\\_"):
         return False
     digits = sum(0x30 <= c <= 0x39 for c in value)
+    if kind == "PERSON" and _OF_CODE.search(value):
+        return False
     if kind == "PERSON":
         return digits == 0 and _has_letter_or_wide(value) and not value.islower() and len(value.split()) <= 6
     if kind == "ADDRESS":
-        return digits > 0 and b"://" not in value and not _is_host(value)
+        parts = value.replace(b"-", b" ").split()
+        code = value.isdigit() or (
+            value.isalnum() and value.isupper() and 5 <= len(value) <= 8 and digits > 1
+        )
+        whole = len(parts) > 1 or (code and digits > 1 and len(value) > 3)
+        return digits > 0 and whole and b"://" not in value and not _is_host(value)
     return digits >= (7 if kind == "PHONE" else 4)
 
 
@@ -283,7 +329,8 @@ def is_random(value: bytes) -> bool:
     return len(value) // 4 < capitals < len(value) * 3 // 4
 
 
-def _is_name_of_a_thing(value: bytes) -> bool:
+def is_name_of_a_thing(value: bytes) -> bool:
+    """Returns whether it is an identifier of code: ``PKCS7PrivateKeyTypes``, ``OPENAI_API_KEY``."""
     return value.replace(b"_", b"").isalnum() and _NAME_OF_A_THING.fullmatch(value) is not None
 
 

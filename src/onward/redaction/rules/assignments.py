@@ -6,98 +6,21 @@ which values are literals, so that ``token = getToken()`` and ``max_tokens: 4096
 
 from __future__ import annotations
 
-from onward.redaction.rule import B32, Rule, body, context_rule
+from onward.redaction.rule import B32, HEX, Rule, body, context_rule
 
-_PASSWORDS_ABROAD = (
+PASSWORDS_ABROAD = (
     r"kennwort|mot[ _-]?de[ _-]?passe|mdp|contrase(?:n|\xc3[\xb1\x91])a|senha|wachtwoord|"
     r"has(?:l|\xc5[\x82\x81])o|palavra[ _-]passe|parola[ _-]d(?:['_-]|\xe2\x80\x99)?ordine"
 )
 """Words for password in German, French, Spanish, Portuguese, Dutch, Polish and Italian, as UTF-8 bytes.
 ``passw`` is in the other lists."""
 
-COMMANDS = (
-    context_rule(
-        "CLI_PASSWORD",
-        r"(?:curl|wget|http)[^\x00\n|;&]{0,512}?\s(?:-u|--user|--proxy-user|-U)[ =]?[\"']?"
-        r"[^\s:\x00\"'@/]{1,64}:([^\s\x00\"'\\]{3,})",
-        checks=("literal",),
-        positives=(
-            ("curl -u admin:" + "hunter2-q" + " https://h/", "hunter2-q"),
-            ('curl -s --user "jo:' + "hunter2-r" + '" https://h/', "hunter2-r"),
-        ),
-        negatives=("curl -u $USER:$PASS https://h/", "curl -u user:<password> https://h/"),
-    ),
-    context_rule(
-        "CLI_PASSWORD",
-        r"(?:mysql|mysqldump|mysqladmin|mariadb)[^\x00\n|;&]{0,256}?"
-        r"\s-p[\"']?([^\s\x00\"'\\-][^\s\x00\"'\\]{2,})",
-        checks=("literal",),
-        positives=(("mysql -h db -u root -p" + "hunter2-s" + " app", "hunter2-s"),),
-        negatives=("mysql -u root -p app", "mysql -u root -p$PASS app", "mysql --port 3306 -P 3306"),
-    ),
-    context_rule(
-        "CLI_PASSWORD",
-        r"sshpass[ ]{1,3}-p[ ]{0,3}[\"']?([^\s\x00\"'\\]{3,})",
-        checks=("literal",),
-        positives=(("sshpass -p " + "hunter2-t" + " ssh h", "hunter2-t"),),
-        negatives=('sshpass -p "$PW" ssh h',),
-    ),
-    context_rule(
-        "CLI_PASSWORD",
-        r"(?:redis-cli[^\x00\n|;&]{0,256}?\s-a|"
-        r"(?:docker|podman|helm)[^\x00\n|;&]{0,64}?login[^\x00\n|;&]{0,256}?\s-p)"
-        r"[ ]{1,3}[\"']?([^\s\x00\"'\\-][^\s\x00\"'\\]{3,})",
-        checks=("literal",),
-        positives=(
-            ("redis-cli -h r -a " + "hunterKu" + " ping", "hunterKu"),
-            ("docker login -u jo -p " + "hunterKv" + " reg.io", "hunterKv"),
-        ),
-        negatives=("redis-cli -h r -a $PW", "docker login -u jo -p <token>"),
-    ),
-    context_rule(
-        "CLI_PASSWORD",
-        r"(?:mongo|mongosh|ldapsearch|smbclient|sqlcmd|psql|ftp)"
-        r"[^\x00\n|;&]{0,256}?\s(?:-a|-p|-w|-P|-pass)[ ]{1,3}[\"']?([^\s\x00\"'\\-][^\s\x00\"'\\]{3,})",
-        checks=("literal", "password_like"),
-        positives=(("mongosh -u jo -p " + "hunter2-v" + " h/db", "hunter2-v"),),
-        negatives=("psql -p 5432", "mongosh -u jo -p <password>"),
-    ),
-    context_rule(
-        "PASSWORD",
-        r"(?i)(?:identified[ ]+by|password)[ ]+\\?'([^'\s\x00\\]{3,})\\?'",
-        checks=("literal",),
-        positives=(("CREATE USER jo WITH PASSWORD '" + "hunter2-w" + "';", "hunter2-w"),),
-        negatives=("the password 'changeme' is", "IDENTIFIED BY '<password>'"),
-        note="SQL.",
-    ),
-    context_rule(
-        "PASSWORD",
-        r"(?i)login[ \t]+[^\s\x00]{1,64}(?:\s|\\n){1,4}password[ \t]+([^\s\x00\"'\\]{3,})",
-        checks=("literal",),
-        positives=(("machine h login jo password " + "hunter2-x" + "\n", "hunter2-x"),),
-        negatives=("login jo password <password>",),
-        note="netrc.",
-    ),
-    context_rule(
-        "ASSIGNED",
-        rf"(?i)--?[a-z0-9-]{{0,30}}?(?:{_PASSWORDS_ABROAD}|"
-        r"password|passwd|passphrase|passwort|secret|token|api-?key|access-?key|"
-        r"auth|pass)[a-z0-9-]{0,20}[ \t]{1,4}",
-        take="flag",
-        positives=(
-            ("login --password " + "hunter2-z" + " now", "hunter2-z"),
-            ("tool --api-key '" + body(20) + "'", body(20)),
-            ("tool --kennwort " + "hunter2-a" + " now", "hunter2-a"),
-        ),
-        negatives=("--token TOKEN  the token", "use --password to give one", "--password <pw>"),
-    ),
-)
-
-_SECRET_WORDS = (
-    r"secret|token|passw|passphrase|passcode|pwd|pass|credential|api[_ -]?key|apikey|access[_-]?key|"
-    r"account[_-]?key|private[_-]?key|signing[_-]?key|encryption[_-]?key|master[_-]?key|license[_-]?key|"
-    r"app[_-]?key|application[_-]?key|client[_-]?key|consumer[_-]?key|shared[_-]?key|storage[_-]?key|"
-    r"subscription[_-]?key|service[_-]?key|deploy[_-]?key|ssh[_-]?key|api[_-]?hash|auth|cookie|session|"
+SECRET_WORDS = (
+    r"secret|token|passw|passphrase|passcode|pwd|pswd|psw|pass|credential|api[_ -]?key|apikey|access[ _-]?key|"
+    r"account[ _-]?key|private[ _-]?key|signing[ _-]?key|encryption[ _-]?key|master[ _-]?key|license[ _-]?key|"
+    r"app[ _-]?key|application[ _-]?key|client[ _-]?key|consumer[ _-]?key|shared[ _-]?key|storage[ _-]?key|"
+    r"subscription[ _-]?key|service[ _-]?key|deploy[ _-]?key|ssh[ _-]?key|api[_-]?hash|auth|cookie|session|"
+    r"(?:secret|product|activation|server|session|root|cipher|crypto|aes|jwt)[ _-]key|access[ _-]code|bearer|"
     r"connection[_-]?string|conn[_-]?str|dsn|jwt|nkey|"
     r"geheim|clave|segret|segred|sekret|(?:api|privater|geheimer)[ _-]?schl(?:ue|\xc3[\xbc\x9c])ssel|"
     r"(?:api|geheime)[ _-]?sleutel|cl(?:e|\xc3[\xa9\x89])[ _-]?(?:api|priv|secr)[a-z\xc3\xa8\xa9]{0,5}|"
@@ -113,7 +36,7 @@ _PERSONAL_WORDS = (
 ASSIGNMENTS = (
     context_rule(
         "ASSIGNED",
-        rf"(?i)(?:{_SECRET_WORDS})[A-Za-z0-9_.-]{{0,40}}(?:\\{{0,8}}[\"'`])?\]?[ \t]{{0,8}}"
+        rf"(?i)(?:{SECRET_WORDS})[A-Za-z0-9_.-]{{0,40}}(?:\\{{0,8}}[\"'`])?\]?[ \t]{{0,8}}"
         r"(?:===?|=>|:=|=|:)[ \t]{0,8}",
         take="assigned",
         positives=(
@@ -155,7 +78,7 @@ ASSIGNMENTS = (
     ),
     context_rule(
         "ASSIGNED",
-        rf"(?i)(?:{_PASSWORDS_ABROAD})[A-Za-z0-9_.-]{{0,40}}(?:\xc2\xa0|\xe2\x80\xaf)?"
+        rf"(?i)(?:{PASSWORDS_ABROAD})[A-Za-z0-9_.-]{{0,40}}(?:\xc2\xa0|\xe2\x80\xaf)?"
         r"(?:\\{0,8}[\"'`])?\]?[ \t]{0,8}(?:===?|=>|:=|=|:)[ \t]{0,8}",
         take="assigned",
         positives=(
@@ -183,6 +106,21 @@ ASSIGNMENTS = (
             'input("Contraseña: ")',
         ),
         note="Passwords by their names in other languages.",
+    ),
+    context_rule(
+        "ASSIGNED",
+        r"(?i)[a-z0-9][ _.-]key(?:\\{0,8}[\"'`])?\]?[ \t]{0,8}(?:=>|:=|=|:)[ \t]{0,8}(?:\\{0,8}[\"'`])?[A-Za-z0-9-]{20}",
+        take="keyed",
+        positives=(
+            ("adafruit_key = " + body(32, HEX), body(32, HEX)),
+            ('dropbox key: "' + body(40) + '"', body(40)),
+        ),
+        negatives=(
+            "cache_key = " + body(40, HEX),
+            "primary_key: customer_identification_number_2",
+            "public_key = " + body(40, HEX),
+        ),
+        note="The key of a service without the word that says so: only a generated value.",
     ),
     context_rule(
         "ASSIGNED",
@@ -218,7 +156,7 @@ ASSIGNMENTS = (
     ),
     context_rule(
         "PASSWORD",
-        rf"(?i)(?:password|passphrase|passcode|passwort|{_PASSWORDS_ABROAD})"
+        rf"(?i)(?:password|passphrase|passcode|passwort|{PASSWORDS_ABROAD})"
         r"(?:\s(?:for\s[^\s\x00]{1,40}))?\s(?:is|was|to|ist|lautet|est|es|jest|\xc3[\xa8\xa9])"
         r"[: ]{1,3}[\"'`]?([^\s\x00\"'`<>\\]{4,})",
         checks=("literal", "password_like", "trim_prose"),
@@ -237,4 +175,4 @@ ASSIGNMENTS = (
     ),
 )
 
-RULES: tuple[Rule, ...] = (*COMMANDS, *ASSIGNMENTS)
+RULES: tuple[Rule, ...] = ASSIGNMENTS

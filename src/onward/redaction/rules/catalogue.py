@@ -11,15 +11,27 @@ import json
 
 from onward.redaction.judging import checks, names, values
 from onward.redaction.rule import LAYERS, Check, Rule, Same
-from onward.redaction.rules import assignments, personal, services, structure, vendors
+from onward.redaction.rules import (
+    assignments,
+    beside,
+    commands,
+    more_services,
+    personal,
+    services,
+    structure,
+    vendors,
+)
 
-ENGINE_VERSION = 6
+ENGINE_VERSION = 7
 """To be increased when code, not data, changes what is redacted."""
 RULES: tuple[Rule, ...] = (
     *vendors.RULES,
     *services.RULES,
+    *more_services.RULES,
     *structure.RULES,
     *assignments.RULES,
+    *commands.RULES,
+    *beside.RULES,
     *personal.RULES,
 )
 CHECKS: dict[str, Check] = {**checks.CHECKS, **personal.CHECKS}

@@ -48,6 +48,14 @@ cyou bond lol fyi how
 TOP_DOMAINS = frozenset((_COUNTRY_DOMAINS + _OTHER_DOMAINS).encode().split())
 """Domains with mailboxes: all countries, and generic domains that are no brands or words of code."""
 _RESERVED = (b"example.com", b"example.org", b"example.net")
+_MACHINES = (
+    b".amazonaws.com",
+    b".googleusercontent.com",
+    b".cloudapp.azure.com",
+    b".cloudapp.net",
+    b".local",
+)
+_REMOTE = frozenset((b"ssh", b"scp", b"sftp", b"rsync", b"mosh", b"ssh-copy-id", b"sshpass", b"autossh"))
 _ROLES = frozenset((b"git", b"noreply", b"no-reply", b"donotreply", b"do-not-reply", b"x-oauth-basic"))
 
 
@@ -67,9 +75,19 @@ def email(buffer: bytes, first: int, last: int) -> Span | None:
     if buffer[start : start + 1] == b"_" and buffer[last : last + 1] == b"_":
         start += 1
     local = buffer[start:first].lower()
+    if local in personal_accounts.GENERIC and _is_machine(buffer, start, domain):
+        return None
     if local in _ROLES or not any(c in _ALNUM or c >= 0x80 for c in local):
         return None
     return (start, last)
+
+
+def _is_machine(buffer: bytes, start: int, domain: bytes) -> bool:
+    """Returns whether the account ``ubuntu@…`` is on a machine, not a mailbox: the host of a cloud, or the
+    argument of ``ssh``."""
+    line = buffer[max(0, start - 64) : start].rpartition(b"\n")[2].rpartition(b"\x00")[2]
+    words = line.replace(b'"', b" ").replace(b"'", b" ").split()
+    return domain.endswith(_MACHINES) or any(word in _REMOTE for word in words)
 
 
 def _domain_end(buffer: bytes, at: int, last: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from onward.redaction.expressions import compiled
 from onward.redaction.judging import validators as v
 from onward.redaction.judging.surroundings import LEFT, stands_alone
 from onward.redaction.rule import Check, Rule, Span, personal_rule, whole
@@ -41,6 +42,20 @@ def iban(buffer: bytes, first: int, last: int) -> Span | None:
     return (first, last) if (usual and compact.isupper()) or digits * 2 > len(compact) else None
 
 
+def iban_beside_word(buffer: bytes, first: int, last: int) -> Span | None:
+    """Finds an account number in small letters, in any groups, within 90 bytes after the word ``IBAN``."""
+    text = buffer[first : first + _IBAN_REACH].partition(b"\x00")[0]
+    for match in _IN_SMALL.finditer(text):
+        length = v.IBAN_LENGTH.get(match.group()[:2].decode().upper(), 0)
+        places = [i for i in range(match.start(), match.end()) if text[i : i + 1].isalnum()][:length]
+        number = bytes(text[i] for i in places).decode().upper()
+        if length and len(places) == length and v.iban(number):
+            start, end = first + places[0], first + places[-1] + 1
+            if stands_alone(buffer, start, end):
+                return (start, end)
+    return None
+
+
 def _iban_pattern() -> str:
     """Returns a pattern of each country and length, grouped by single signs, without the text after it."""
     by_length: dict[int, list[str]] = {}
@@ -57,7 +72,9 @@ _CARD_PATTERN = (
     r"|[2-9][0-9]{3}(?: [0-9]{4}){3}(?: [0-9]{1,3})?|[2-9][0-9]{3}(?:-[0-9]{4}){3}(?:-[0-9]{1,3})?"
     r"|3[0-9]{3}[ -][0-9]{6}[ -][0-9]{4,5}|[56][0-9]{5} [0-9]{10,13})"
 )
-CHECKS: dict[str, Check] = {"card": card, "iban": iban}
+_IBAN_REACH = 90
+_IN_SMALL = compiled(rb"\b[A-Za-z]{2}[0-9]{2}(?:[ .-]?[A-Za-z0-9]){11,30}")
+CHECKS: dict[str, Check] = {"card": card, "iban": iban, "iban_beside_word": iban_beside_word}
 
 _VISA = "4111" + "1111" * 3
 _AMEX = "3782" + "822463" + "10005"
@@ -105,5 +122,18 @@ RULES: tuple[Rule, ...] = (
             "XX" + _IBAN[2:],
             _grouped(_IBAN, 4, 9, by="  "),
         ),
+    ),
+    personal_rule(
+        "IBAN",
+        r"(?i)\biban\b",
+        take="match",
+        checks=("iban_beside_word",),
+        gate="",
+        same="alnum",
+        positives=(
+            ("my iban is " + _IBAN.lower(), _IBAN.lower()),
+            ("IBAN " + _grouped(_IBAN.lower(), 4, 4, 4, 4, 4, 2), _grouped(_IBAN.lower(), 4, 4, 4, 4, 4, 2)),
+        ),
+        negatives=("my iban is " + _IBAN.lower()[:-1] + "1", "the iban of this account is not known yet"),
     ),
 )

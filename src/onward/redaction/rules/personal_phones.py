@@ -26,7 +26,7 @@ CALLING_CODES = frozenset(
 )
 _PHONE_WORDS = """
 phone,phones,telephone,tel,tel no,mobile,mobile number,cell,cell phone,phone number,fax,whatsapp,call,dial,
-sms,contact,hotline,msisdn,gsm,telefon,handy,rufnummer,mobil,telefono,teléfono,móvil,movil,téléphone,
+sms,contact,my number,number is,reach me,text me,ring me,hotline,msisdn,gsm,telefon,handy,rufnummer,mobil,telefono,teléfono,móvil,movil,téléphone,
 portable,telefone
 """
 _WORDS = word_pattern(*_PHONE_WORDS.replace("\n", "").split(","))
@@ -36,8 +36,22 @@ def _digits(text: bytes) -> bytes:
     return text.translate(None, b" ()-./+\xc2\xa0")
 
 
+def _after_extension(buffer: bytes, last: int) -> int:
+    """Returns the end of an extension such as ``x4587`` or `` ext. 12`` behind a number, else ``last``."""
+    match = _EXTENSION.match(buffer, last, last + 16)
+    return last if match is None else match.end()
+
+
 def phone_international(buffer: bytes, first: int, last: int) -> Span | None:
-    """Accepts ``+`` and a calling code: 8 to 15 digits, in North America 11; no float, offset or sum."""
+    """Accepts ``+`` and a calling code: 8 to 15 digits, in North America 11; no float, offset or sum. The
+    extension behind it is taken too."""
+    longer = _after_extension(buffer, last)
+    if longer > last:
+        digits = _digits(buffer[first:last])
+        fits = (
+            len(digits) == 11 and _is_nanp(digits[1:]) if digits.startswith(b"1") else 8 <= len(digits) <= 15
+        )
+        return (first, longer) if fits and stands_alone(buffer, first, longer) else None
     last = _trim_neighbours(buffer, first, last)
     if not stands_alone(buffer, first, last) or buffer[first - 1 : first] in (b"+", b")", b"]"):
         return None
@@ -80,10 +94,11 @@ def _is_nanp(digits: bytes) -> bool:
 
 
 def phone(buffer: bytes, first: int, last: int) -> Span | None:
-    """Accepts a national number by its form: ``415-555-2671``, ``0171/1234567``."""
+    """Accepts a national number by its form: ``415-555-2671``, ``0171/1234567``, ``415-555-2671x12``."""
+    digits = _digits(buffer[first:last])
+    last = _after_extension(buffer, last)
     if not stands_alone(buffer, first, last) or buffer[first - 1 : first] in _NOT_BEFORE:
         return None
-    digits = _digits(buffer[first:last])
     right = digits[:1] == b"0" or _is_nanp(digits[-10:])
     return (
         (first, last)
@@ -115,7 +130,8 @@ def _is_something_else(text: bytes, digits: bytes) -> bool:
     dotted = b"." in text and not text.translate(None, b"0123456789.")
     if dotted and (len(groups) == 4 and all(len(group) <= 3 for group in groups)):
         return True
-    if len(groups) >= 3 and len(groups[0]) == 4 and len(groups[1]) == len(groups[2]) == 2:
+    year = groups[0][:2] in (b"19", b"20")
+    if len(groups) >= 3 and year and len(groups[0]) == 4 and len(groups[1]) == len(groups[2]) == 2:
         return True
     return len(groups) >= 3 and len(groups[2]) == 4 and groups[2][:2] in (b"19", b"20") and len(digits) == 8
 
@@ -144,16 +160,34 @@ def labelled_phone(buffer: bytes, first: int, last: int) -> Span | None:
     bare = len(digits) == last - first
     day = len(digits) == 8 and is_date(int(digits[:4]), int(digits[4:6]), int(digits[6:]))
     moment = len(digits) >= 13 or (len(digits) == 10 and digits[:2] in (b"16", b"17", b"18"))
+    if bare and buffer[first - 1 : first] == b" " and buffer[first - 2 : first - 1] not in (b":", b"=", b"."):
+        moment = moment or not (len(digits) in (10, 11) and (_is_nanp(digits[-10:]) or digits[:1] == b"0"))
     return None if bare and (day or moment) else (first, last)
+
+
+def phone_from_abroad(buffer: bytes, first: int, last: int) -> Span | None:
+    """Accepts ``00`` and a calling code with separators: ``0049 30 1234567``."""
+    digits = _digits(buffer[first:last])[2:]
+    known = any(digits[:n] in CALLING_CODES for n in (1, 2, 3))
+    alone = stands_alone(buffer, first, last) and buffer[first - 1 : first] not in _NOT_BEFORE
+    return (first, last) if known and alone and 9 <= len(digits) <= 15 and len(set(digits)) > 2 else None
 
 
 CHECKS: dict[str, Check] = {
     check.__name__: check
-    for check in (phone, phone_international, phone_beside_word, bracketed_phone, labelled_phone)
+    for check in (
+        phone,
+        phone_international,
+        phone_beside_word,
+        bracketed_phone,
+        labelled_phone,
+        phone_from_abroad,
+    )
 }
 
+_EXTENSION = compiled(rb"(?i)[ ]?(?:x|ext\.?|extension)[ .]{0,2}[0-9]{1,6}")
 _NATIONAL_NUMBER = (
-    LEFT + r"((?:1[ .-])?[2-9][0-9]{2}(?:-[2-9][0-9]{2}-|\.[2-9][0-9]{2}\.)[0-9]{4}"
+    LEFT + r"((?:(?:00)?1[ .-])?[2-9][0-9]{2}(?:-[2-9][0-9]{2}-|\.[2-9][0-9]{2}\.)[0-9]{4}"
     r"|0[1-9][0-9]{1,3}(?:/|-)[0-9]{6,8})"
 )
 _NUMBER = compiled(LEFT + r"([0-9]{2,5}\)?(?:[ ./-]{1,2}[0-9]{2,8}){1,5})")
@@ -163,6 +197,25 @@ _BRACKETED_NUMBER = (
 _LABELLED_NUMBER = (
     r"(?i)(?:phone|telephone|mobile|cell|fax|whatsapp|msisdn|telefon|handy|tel)(?:[ _.-]?(?:no|nr|number))?"
     r"(?:\\{0,4}[\"'])?\s{0,2}[.:=]{1,2}\s{0,2}(?:\\{0,4}[\"'])?(\(?[0-9](?:[ ()./-]{0,2}[0-9]){6,14})"
+)
+_GATE = r"(?i)phone|mobile|\bcell|\bfax|whatsapp|\btel\b|00[1-9][0-9]{0,2}[ /-]"
+_PHONE_WORDS_ELSEWHERE = (
+    "手机号码",
+    "手机号",
+    "手机",
+    "电话号码",
+    "电话",
+    "電話番号",
+    "電話",
+    "携帯",
+    "휴대폰",
+    "전화번호",
+    "전화",
+)
+_LABELLED_ELSEWHERE = (
+    "(?:"
+    + "|".join(word.encode().decode("latin-1") for word in _PHONE_WORDS_ELSEWHERE)
+    + r")(?:[ :=]|\xef\xbc\x9a|\xe6\x98\xaf){1,3}(\(?[0-9](?:[ ()./-]{0,2}[0-9]){6,14})"
 )
 
 RULES: tuple[Rule, ...] = (
@@ -189,7 +242,9 @@ RULES: tuple[Rule, ...] = (
         _NATIONAL_NUMBER,
         checks=("phone",),
         same="digits",
-        positives=(*whole("415-555" + "-2671", "415.555" + ".2671", "0171/1234" + "567"),),
+        positives=(
+            *whole("415-555" + "-2671", "415.555" + ".2671", "415-555" + "-2671x12", "0171/1234" + "567"),
+        ),
         negatives=(
             "4155552671 and 1785000000 and 1785000000000",
             "110bcd25-a55d-453a-8046-1297901ea002",
@@ -208,6 +263,8 @@ RULES: tuple[Rule, ...] = (
             ("tel 020 7946" + " 0958", "020 7946" + " 0958"),
             ("mobile: 06 12 34" + " 56 78", "06 12 34" + " 56 78"),
             ("call me at 98765" + " 43210", "98765" + " 43210"),
+            ("my number is 07911 12" + "3456", "07911 12" + "3456"),
+            ("call me at 0494 92" + " 82 32", "0494 92" + " 82 32"),
             ("call (555) 123" + "-4567", "(555) 123" + "-4567"),
         ),
         negatives=(
@@ -235,6 +292,37 @@ RULES: tuple[Rule, ...] = (
             ('"phone": "4155' + '552671"', "4155" + "552671"),
             ("Tel.: 12 34" + " 56 78", "12 34" + " 56 78"),
         ),
-        negatives=("telemetry: 12345678", "tel: 20260812", "fax=1785000000000"),
+        negatives=("telemetry: 12345678", "tel: 20260812", "fax=1785000000000", "phone 12345678 and cell 7"),
+    ),
+    personal_rule(
+        "PHONE",
+        r"(?i)\b(?:phone|telephone|mobile|cell|fax|whatsapp|tel)(?:[ ](?:no|nr|number))?[ ]{1,2}(?:is[ ]|#[ ]?)?([0-9]{10,11})",
+        checks=("labelled_phone",),
+        same="digits",
+        positives=(("phone 4155" + "552671", "4155" + "552671"),),
+        gate=_GATE,
+        negatives=("mobile 1785000000, metaphone 4155552671, phone 12345678",),
+    ),
+    personal_rule(
+        "PHONE",
+        _LABELLED_ELSEWHERE,
+        checks=("labelled_phone",),
+        same="digits",
+        positives=(
+            ("手机号：138" + "0013" + "8000", "138" + "0013" + "8000"),
+            ("電話: 03-1234" + "-5678", "03-1234" + "-5678"),
+        ),
+        negatives=("电话：12345",),
+        gate="",
+        note="After the word in Chinese, Japanese and Korean.",
+    ),
+    personal_rule(
+        "PHONE",
+        LEFT + r"(00[1-9][0-9]{0,2}(?:[ /-](?:\(0\))?[0-9]{2,9}){1,5})",
+        checks=("phone_from_abroad",),
+        gate=_GATE,
+        same="digits",
+        positives=whole("0049 30 1234" + "567", "0044-20-7946" + "-0958"),
+        negatives=("0012 34 and 00123-45-67 and 0x0049 30 1234567", "00 11 22 33 44 55"),
     ),
 )

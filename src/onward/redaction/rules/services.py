@@ -83,7 +83,7 @@ CHAT = (
 MONEY_AND_MAIL = (
     token(
         "STRIPE_KEY",
-        r"(?:sk|rk)_(?:live|test|prod)_[A-Za-z0-9]{16,}",
+        r"(?:sk|rk|pk)_(?:live|test|prod)_[A-Za-z0-9]{16,}",
         "sk_" + "live_" + body(24),
         "rk_" + "test_" + body(99),
         negatives=("sk_" + "test_mode_is_on_for_this_account",),
@@ -184,7 +184,7 @@ INFRASTRUCTURE = (
         r"pscale_(?:tkn|pw|oauth)_(?:[A-Za-z0-9=_-]|\.[A-Za-z0-9=_-]){31,}",
         "pscale_" + "tkn_" + body(43),
     ),
-    token("NEWRELIC_KEY", r"NRAK-[A-Z0-9]{27}", "NRAK-" + body(27, _UPPER)),
+    token("NEWRELIC_KEY", r"NRAK-[A-Za-z0-9]{27}", "NRAK-" + body(27, _UPPER)),
     token(
         "DYNATRACE_TOKEN",
         r"dt0[cs][0-9]{2}\.[A-Za-z0-9]{24}\.[A-Za-z0-9]{64}",
@@ -260,6 +260,7 @@ OTHERS = (
         "SWMTKN-" + "1-" + body(49, HEX) + "-" + body(25, HEX),
         "os_v2_" + "app_" + body(80, HEX),
         checks=("start", "drawn", "trim_prose"),
+        gate=rf"(?:{'|'.join(_PREFIXES)})[A-Za-z0-9_=./+-]{{16}}",
         negatives=(
             "ion_drive_of_the_first_spaceship.py",
             "API-reference-of-the-second-Version2",

@@ -17,9 +17,10 @@ from onward.context import Context
 from onward.envs import desk
 from onward.errors import EngineError, TamperedError
 from onward.release.validation.probe_prompts import CheckResult, Complete, run_checks
-from onward.serving.engines import Engine, wire
+from onward.serving.engines import Engine
 from onward.serving.engines.local import LocalEngine
 from onward.serving.engines.registry import verify_adapter
+from onward.serving.place import any_engine
 from onward.training import checkpoints
 from onward.training.spec import recipes
 
@@ -89,8 +90,8 @@ def completing(engine: Engine, digest: str | None, *, seed: int, max_tokens: int
 
 @asynccontextmanager
 async def engine_of(ctx: Context) -> AsyncIterator[LocalEngine]:
-    """Yields a client of the engine that the gateway of this loop started."""
-    engine = LocalEngine(wire.socket_path(ctx.settings.run_dir))
+    """Yields a client of an engine that a gateway of this loop started."""
+    engine = any_engine(ctx.settings.run_dir)
     try:
         yield engine
     finally:
@@ -106,8 +107,8 @@ async def run_desk(
 
 
 class EngineSuite:
-    """Runs suite and checks of a release on this loop's engine. An adapter stays loaded as long as the client
-    that loaded it is connected, so one client serves from ``prepare`` to ``finish``."""
+    """Runs suite and checks of a release on an engine of this loop. An adapter stays loaded as long as the
+    client that loaded it is connected, so one client serves from ``prepare`` to ``finish``."""
 
     def __init__(self, ctx: Context) -> None:
         from onward.capture.make_redactor import redactor_of  # compiles the rules: only if answers are stored
@@ -115,7 +116,7 @@ class EngineSuite:
         self._ctx = ctx
         self._redactor = redactor_of(ctx.settings)
         self._folders = ctx.settings.data_dir / "models" / "candidates"
-        self._engine = LocalEngine(wire.socket_path(ctx.settings.run_dir))
+        self._engine = any_engine(ctx.settings.run_dir)
         self._loaded: set[str] = set()
         self._max_tokens = recipes.for_model(ctx.settings.model.base).max_tokens
 

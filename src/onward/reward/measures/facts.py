@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from onward.capture.conversations import endings
 from onward.contracts import Trajectory, Turn
 from onward.reward.measures.correction_requests import asks_for_correction
 
@@ -37,6 +38,11 @@ def is_final_response(turn: Turn) -> bool:
     if turn.action.type == "response":
         return True
     return turn.action.type == "tool_call" and (turn.action.tool_name or "") in FINAL_TOOLS
+
+
+def is_withheld(turn: Turn) -> bool:
+    """Checks whether the model refused its answer or a filter withheld it, whatever result was reported."""
+    return endings.kind_of(vars(turn.action)) in ("refused", "filtered")
 
 
 def answer_text(turn: Turn) -> str | None:

@@ -129,6 +129,7 @@ def _derive(trajectory: Trajectory, corrected: int | None) -> tuple[Status, floa
     ======================================  ===================  ==========================================
     nothing is recorded of any turn         failed               0
     the last result is a failure            failed               0
+    the final answer was refused, filtered  failed               0
     no final response                       abandoned            0
     tests ran and none passed at the end    failed               0
     a final response that succeeded         partial_completion   0.25 · share of subtasks done · share of
@@ -143,6 +144,8 @@ def _derive(trajectory: Trajectory, corrected: int | None) -> tuple[Status, floa
         return "failed", 0.0, "nothing is recorded of the work"
     if not last.result.success:
         return "failed", 0.0, "the last result is a failure"
+    if facts.is_withheld(last):
+        return "failed", 0.0, "the model refused its final answer, or a filter withheld it"
     if not facts.is_final_response(last):
         return "abandoned", 0.0, "the work ended without a final response"
     subtasks, tests = facts.subtasks_done(trajectory), facts.tests_passed(trajectory)
@@ -170,6 +173,7 @@ _WORDS = {
     "subtasks_open": "not all subtasks are done",
     "no_final_response": "no final response was delivered",
     "empty_response": "the final response is empty",
+    "answer_withheld": "the model refused its final answer, or a filter withheld it",
 }
 """Contradiction → its text, the most serious first."""
 
@@ -198,6 +202,7 @@ def _contradictions(trajectory: Trajectory, outcome: Outcome, reporter: Reporter
             "subtasks_open": subtasks is not None and subtasks < 1.0,
             "no_final_response": not final and reporter != "environment" and tests != 1.0,
             "empty_response": answer is not None and not answer.strip(),
+            "answer_withheld": final and reporter != "environment" and facts.is_withheld(last),
         }
     return tuple(name for name in _WORDS if found.get(name))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +30,9 @@ _ERRORS = {"refused": RequestRefusedError, "tampered": TamperedError}
 class LocalEngine:
     """Client of one engine child over its Unix socket; concurrent calls share the connection."""
 
-    def __init__(self, socket: Path) -> None:
-        self._socket = socket
+    def __init__(self, socket: Path, others: Callable[[], Iterable[Path]] = tuple) -> None:
+        """``others``: sockets of engines that serve in place of the one at ``socket`` while it is away."""
+        self._socket, self._others = socket, others
         self._wanted: dict[str, Path] = {}
         self._numbers = itertools.count(1)
         self._pending: dict[int, asyncio.Future[Any]] = {}
@@ -126,12 +127,7 @@ class LocalEngine:
         async with self._connecting:
             if self._writer is not None:
                 return self._writer
-            try:
-                reader, writer = await asyncio.open_unix_connection(str(self._socket))
-            except OSError as error:
-                raise EngineError(
-                    f"The engine is away ({error.strerror}): it is being started again."
-                ) from None
+            reader, writer = await self._open()
             self._reading = asyncio.create_task(self._read(reader), name="engine-client")
             for digest, folder in list(self._wanted.items()):
                 try:
@@ -141,6 +137,16 @@ class LocalEngine:
                     _log.error("adapter refused after a restart", digest=digest[:12], reason=str(error))
             self._writer = writer
             return writer
+
+    async def _open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Connects to the first engine that answers. Raises EngineError."""
+        why = ""
+        for socket in (self._socket, *self._others()):
+            try:
+                return await asyncio.open_unix_connection(str(socket))
+            except OSError as error:
+                why = why or str(error.strerror)
+        raise EngineError(f"The engine is away ({why}): it is being started again.")
 
     async def _read(self, reader: asyncio.StreamReader) -> None:
         while (reply := await wire.read_frame(reader)) is not None:

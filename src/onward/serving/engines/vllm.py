@@ -3,7 +3,9 @@
 The engine child renders and remembers as for the local sampler (``child.py``); only the sampling happens
 elsewhere. No report of the server is trusted without a check. Ids are compared with the tokens beside the
 log-probs and with the text. The mode of the log-probs is measured at the start. An adapter serves only after
-it changed the log-probs of a probe prompt.
+it changed the log-probs of a probe prompt. Base and adapter are then asked in one batch, because there are
+servers that compute the one with parts of the other there (vllm-project/vllm#48421). Such a server gets the
+requests of one policy at a time.
 
 Fields are those of vLLM's ``/v1/completions``. Every field that would change the distribution (penalties,
 min_p, the server's own defaults) is sent explicitly, because vLLM fills missing ones from the model's
@@ -23,12 +25,16 @@ from typing import TYPE_CHECKING, Any
 from onward.errors import ConfigError, EngineError
 from onward.lm.request import Sample, SampleRequest
 from onward.lm.sizes import folder_digest
+from onward.serving.engines.turns import Turns
 from onward.serving.engines.vllm_http import Choice, UnknownModelError, VllmHttp
+from onward.telemetry import logs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from transformers import PreTrainedTokenizerBase
+
+_log = logs.get("engine")
 
 FULL_SUPPORT: dict[str, Any] = {
     "min_p": 0.0,
@@ -39,6 +45,8 @@ FULL_SUPPORT: dict[str, Any] = {
 """Defaults that vLLM would otherwise take from the model's generation_config."""
 PROBE = "The quick brown fox jumps over the lazy dog. 1 + 1 = 2."
 LEAST_MOVE = 1e-6  # nats; an adapter that changes the weights changes the probe's log-probs by more
+MOST_MIXED = 1e-3  # nats; rounding in another batch moves a float32 log-prob by less
+MIXED = 4  # requests of each policy in the probe of a mixed batch
 
 
 @dataclass(frozen=True)
@@ -68,6 +76,8 @@ class VllmSampling:
         self._asked_context = self.max_context = max_context
         self._folders: dict[str, Path] = {}
         self._loading = asyncio.Lock()
+        self._turns = Turns()
+        self._alone: list[float] = []
         self.running = 0
         self.mismatches = 0
         """Number of answers whose ids and text did not agree."""
@@ -99,6 +109,7 @@ class VllmSampling:
         if longest:
             self.max_context = min(self._asked_context, int(longest))
         await self._require_processed_logprobs()
+        self._alone = await self._probe(self._base_name)
 
     async def check(self) -> None:
         """Raises EngineError if the server is away, paused or asleep."""
@@ -117,12 +128,14 @@ class VllmSampling:
         self.running += 1
         try:
             try:
-                choice = await self._http.complete(body, request.prompt_ids, on_tokens)
+                async with self._turns.turn(request.adapter):
+                    choice = await self._http.complete(body, request.prompt_ids, on_tokens)
             except UnknownModelError:
                 if request.adapter is None or request.adapter not in self._folders:
                     raise
                 await self._load_again(request.adapter)  # the server was restarted and lost it
-                choice = await self._http.complete(body, request.prompt_ids, on_tokens)
+                async with self._turns.turn(request.adapter):
+                    choice = await self._http.complete(body, request.prompt_ids, on_tokens)
         finally:
             self.running -= 1
         return self._checked(request, choice)
@@ -191,23 +204,42 @@ class VllmSampling:
             if digest not in {card["id"] for card in await self._http.models()}:
                 raise EngineError(f"vLLM took adapter {digest[:12]} but does not list it: it is not served.")
             if changes:
-                await self._require_move(digest)
+                await self._require_separate_answers(digest, await self._require_move(digest))
         except BaseException:
             await asyncio.shield(self._http.unload_adapter(digest))
             raise
 
-    async def _require_move(self, digest: str) -> None:
+    async def _probe(self, model: str) -> list[float]:
+        """Returns the log-probs of the probe prompt, asked in the turn of ``model``."""
         ids = self.tokenizer.encode(PROBE, add_special_tokens=False)
-        base = await self._http.prompt_logprobs(self._base_name, ids)
-        again = await self._http.prompt_logprobs(self._base_name, ids)
-        adapted = await self._http.prompt_logprobs(digest, ids)
-        noise = max(abs(a - b) for a, b in zip(base, again, strict=True))
-        moved = max(abs(a - b) for a, b in zip(base, adapted, strict=True))
-        if moved <= max(LEAST_MOVE, 2 * noise):
+        async with self._turns.turn(None if model == self._base_name else model):
+            return await self._http.prompt_logprobs(model, ids)
+
+    async def _require_move(self, digest: str) -> list[float]:
+        base, again = await self._probe(self._base_name), await self._probe(self._base_name)
+        adapted = await self._probe(digest)
+        if _apart(base, adapted) <= max(LEAST_MOVE, 2 * _apart(base, again)):
             raise EngineError(
                 f"vLLM lists adapter {digest[:12]}, but answers a probe prompt as the base model does: the "
                 f"server did not apply it, so it is not served."
             )
+        return adapted
+
+    async def _require_separate_answers(self, digest: str, adapted: list[float]) -> None:
+        """Asks base and adapter at the same time. If either answers otherwise than alone, and by more than
+        a batch of one policy differs from a single request, the two get no common batch any more."""
+        if self._turns.separate:
+            return
+        both = [self._base_name, digest] * MIXED
+        plain = await asyncio.gather(*(self._probe(self._base_name) for _ in both))
+        mixed = await asyncio.gather(*(self._probe(model) for model in both))
+        noise = max(_apart(self._alone, one) for one in plain)
+        alone = {self._base_name: self._alone, digest: adapted}
+        moved = max(_apart(alone[model], one) for model, one in zip(both, mixed, strict=True))
+        if moved > max(MOST_MIXED, 4 * noise):
+            self._turns.separate = True
+            _log.warning("vllm_mixes_policies", url=self._http.url, moved_nats=round(moved, 4),
+                         instead="the requests of one policy at a time")  # fmt: skip
 
     # Log-probs.
 
@@ -229,6 +261,11 @@ class VllmSampling:
                 "vLLM reports log-probs before temperature and truncation, which are not those of the tokens "
                 "it draws: start it with --logprobs-mode processed_logprobs."
             )
+
+
+def _apart(a: Sequence[float], b: Sequence[float]) -> float:
+    """Returns the largest difference between two lists of log-probs."""
+    return max(abs(x - y) for x, y in zip(a, b, strict=True))
 
 
 def _plain(text: str) -> str:

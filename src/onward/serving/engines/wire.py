@@ -13,6 +13,7 @@ import os
 import stat
 import struct
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -45,14 +46,27 @@ def socket_path(run_dir: Path, name: str = "engine") -> Path:
     """Returns ``run_dir/<name>.sock``; if that is too long for a Unix socket, a private folder in the
     temporary directory whose name follows from ``run_dir``. Raises ConfigError if that folder has another
     owner or mode."""
-    path = run_dir.absolute() / f"{name}.sock"
-    if len(os.fsencode(path)) <= _MAX_SOCKET_PATH:
-        run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    path = _where(run_dir, name)
+    folder = path.parent
+    if folder == run_dir.absolute():
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         return path
-    short = "onward-" + hashlib.sha256(os.fsencode(path)).hexdigest()[:20]
-    folder = Path(tempfile.gettempdir()) / short
     folder.mkdir(mode=0o700, exist_ok=True)
     facts = folder.lstat()
     if facts.st_uid != os.getuid() or stat.S_IMODE(facts.st_mode) != 0o700 or not stat.S_ISDIR(facts.st_mode):
         raise ConfigError(f"{folder} belongs to somebody else: choose a data_dir with a shorter path.")
-    return folder / "engine.sock"
+    return path
+
+
+def existing_sockets(run_dir: Path, names: Iterable[str]) -> list[Path]:
+    """Returns the sockets that engines of these names made, also those that have died. Raises ConfigError as
+    ``socket_path`` does."""
+    return [socket_path(run_dir, name) for name in names if _where(run_dir, name).exists()]
+
+
+def _where(run_dir: Path, name: str) -> Path:
+    path = run_dir.absolute() / f"{name}.sock"
+    if len(os.fsencode(path)) <= _MAX_SOCKET_PATH:
+        return path
+    short = "onward-" + hashlib.sha256(os.fsencode(path)).hexdigest()[:20]
+    return Path(tempfile.gettempdir()) / short / "engine.sock"

@@ -156,14 +156,7 @@ class Calls:
             for arm in routes.arms:
                 if arm.model_id == model:
                     return arm, None, None
-            served = ", ".join(arm.model_id for arm in routes.arms)
-            raise HttpError(
-                404,
-                f"Model {model[:64]!r} is not served: use {openai.ROUTED!r}, which follows releases, "
-                f"or one of {served}.",
-                type="not_found_error",
-                param="model",
-            )
+            raise openai.unknown_model(model, [arm.model_id for arm in routes.arms])
         if not routes.open:
             return routes.current, None, None
         known = self._assignments.find_cached(routes, session_id)

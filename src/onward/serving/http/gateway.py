@@ -42,6 +42,7 @@ from onward.roles import to_the_end
 from onward.serving.engines import Engine
 from onward.serving.engines.local import EngineProcess
 from onward.serving.engines.registry import AdapterRegistry
+from onward.serving.http import paths
 from onward.serving.http.calls import Call, Calls
 from onward.serving.http.streaming import AnswerStream, stopping, while_connected
 from onward.serving.metrics import gateway_metrics
@@ -230,9 +231,7 @@ class Gateway:
         """Takes over what dead gateways left on this data folder, until cancelled."""
         while True:
             for place in self.place.left_by_others():
-                await to_the_end(self.capture.writer.adopt(place.name))
-                if self._stopping:
-                    return
+                await self.capture.writer.adopt(place.name)
             await self._clock.sleep(ADOPT_SECONDS)
 
     async def wait(self) -> None:
@@ -300,19 +299,32 @@ class Gateway:
         @app.get("/v1/models")
         async def models(request: Request) -> dict[str, Any]:
             authorize(request, "chat")
-            names = [openai.ROUTED, *dict.fromkeys(arm.model_id for arm in self.state.serving().arms)]
-            data = [{"id": name, "object": "model", "created": 0, "owned_by": "onward"} for name in names]
-            return {"object": "list", "data": data}
+            return {"object": "list", "data": [_model(name) for name in self._model_names()]}
+
+        @app.get("/v1/models/{name:path}")
+        async def model(name: str, request: Request) -> dict[str, Any]:
+            authorize(request, "chat")
+            names = self._model_names()
+            if name not in names:
+                raise openai.unknown_model(name, names[1:])
+            return _model(name)
 
         @app.exception_handler(404)
         async def unknown_path(request: Request, _: Exception) -> Response:
-            message = (
-                f"There is no {request.url.path[:80]} here: the base URL for an OpenAI client ends in /v1, "
-                f"which is {str(request.base_url).rstrip('/')}/v1 for this gateway."
-            )
+            message = paths.not_found(request.url.path, str(request.base_url), served)
             return HttpError(404, message, type="not_found_error").response()
 
+        @app.exception_handler(405)
+        async def unknown_method(request: Request, _: Exception) -> Response:
+            message = paths.wrong_method(request.method, request.url.path, served)
+            return HttpError(405, message).response()
+
+        served = paths.served_by(app)
         return app
+
+    def _model_names(self) -> list[str]:
+        """Returns the names that a call may give as its model: first the one that follows releases."""
+        return [openai.ROUTED, *dict.fromkeys(arm.model_id for arm in self.state.serving().arms)]
 
     def _probes(self) -> dict[str, Probe]:
         """Returns what answering a call needs. The rest of the loop may be away: outboxes wait for it."""
@@ -402,6 +414,10 @@ class Gateway:
         for arm in routes.arms:
             share = routes.weight if arm.arm == "candidate" else 1.0 - routes.weight
             self._metrics.model_traffic.labels(model_version=arm.model_id).set(100.0 * share)
+
+
+def _model(name: str) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": 0, "owned_by": "onward"}
 
 
 async def run(ctx: Context) -> None:

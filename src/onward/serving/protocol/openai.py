@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from onward.contracts import decode_document
 from onward.errors import ContractError
 from onward.http.app import HttpError
 from onward.serving.engines import Generation
+from onward.spelling import closest_name
 
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
 MAX_MESSAGES = 2000
@@ -24,9 +25,48 @@ MAX_TOOLS = 128
 TOOL_DEPTH = MAX_DEPTH + 2
 """Maximum levels of a whole tool, around its schema: all of it is recorded, whatever its keys are."""
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
-_REFUSED = ("stop", "functions", "function_call", "logit_bias", "audio", "prediction", "web_search_options")
-_NOT_ASKED = (None, [], {}, "auto", "none")
-_ZERO = ("frequency_penalty", "presence_penalty", "top_logprobs")
+_HONOURED = (
+    "messages", "model", "temperature", "top_p", "top_k", "max_tokens", "max_completion_tokens", "seed",
+    "stream", "stream_options", "tools", "tool_choice", "parallel_tool_calls", "user",
+)  # fmt: skip
+_WITHOUT_EFFECT = (
+    "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention",
+    "request_id", "cache_salt", "priority",
+)  # fmt: skip
+"""Accepted: none of these changes an answer, here or at any other server."""
+_NO_TEXT: tuple[Any, ...] = ("",)
+_ZERO: tuple[Any, ...] = (0,)
+_ONE: tuple[Any, ...] = (1,)
+_OFF: tuple[Any, ...] = (False,)
+_UNSUPPORTED: dict[str, tuple[Any, ...]] = {
+    **dict.fromkeys(("stop", "chat_template", "suffix"), _NO_TEXT),
+    **dict.fromkeys(("functions", "logit_bias", "audio", "prediction", "web_search_options"), ()),
+    **dict.fromkeys(("stop_token_ids", "bad_words", "allowed_token_ids", "chat_template_kwargs"), ()),
+    **dict.fromkeys(("guided_json", "guided_regex", "guided_choice", "guided_grammar"), ()),
+    **dict.fromkeys(("structured_outputs", "grammar", "documents", "reasoning", "thinking", "plugins"), ()),
+    **dict.fromkeys(("frequency_penalty", "presence_penalty", "top_logprobs", "min_p", "min_tokens"), _ZERO),
+    **dict.fromkeys(("top_a", "mirostat", "prompt_logprobs", "xtc_probability", "dry_multiplier"), _ZERO),
+    **dict.fromkeys(("n", "best_of", "repetition_penalty", "length_penalty", "typical_p", "tfs_z"), _ONE),
+    **dict.fromkeys(("logprobs", "ignore_eos", "use_beam_search", "echo", "continue_final_message"), _OFF),
+    **dict.fromkeys(("include_stop_str_in_output", "return_token_ids", "add_special_tokens"), _OFF),
+    **dict.fromkeys(("skip_special_tokens", "spaces_between_special_tokens"), (True,)),
+    "add_generation_prompt": (True,),
+    "function_call": ("auto", "none"),
+    "modalities": (["text"],),
+    "reasoning_effort": ("none",),
+    "response_format": ({"type": "text"},),
+    "verbosity": ("medium",),
+}
+"""Parameter → its default values, which are accepted beside null and empty ones."""
+_INSTEAD = {
+    "n": "make several calls for several answers",
+    "best_of": "make several calls for several answers",
+    "logprobs": "every answer has the exact ones in onward.sampling",
+    "top_logprobs": "every answer has the log-probs of its tokens in onward.sampling",
+    "functions": "use 'tools'",
+    "function_call": "use 'tools' and 'tool_choice'",
+    "stop": "cut the answer in the client",
+}
 ROUTED = "onward"
 """The model name that follows releases; any other name must be a model id that is served now."""
 
@@ -70,7 +110,7 @@ def parse_chat(document: dict[str, Any]) -> ChatRequest:
         messages=_messages(document.get("messages")),
         temperature=_number(document, "temperature", 1.0, 0.0, 2.0),
         top_p=_number(document, "top_p", 1.0, 1e-6, 1.0),
-        top_k=_whole("top_k", document.get("top_k"), 1),
+        top_k=None if document.get("top_k") == -1 else _whole("top_k", document.get("top_k"), 1),
         max_tokens=_whole("max_tokens", limit, 1),
         seed=_whole("seed", document.get("seed"), 0),
         stream=_flag(document, "stream", False),
@@ -83,25 +123,40 @@ def parse_chat(document: dict[str, Any]) -> ChatRequest:
 
 
 def _refuse(document: dict[str, Any]) -> None:
-    for name in _REFUSED:
-        if document.get(name) not in _NOT_ASKED:
-            raise _bad(f"{name!r} is not supported by this engine: leave it out.", name)
-    for name in _ZERO:
-        if document.get(name) not in (None, 0, 0.0):
-            raise _bad(f"{name!r} is not supported by this engine: leave it out or give 0.", name)
-    if document.get("n") not in (None, 1):
-        raise _bad("'n' must be 1: make several calls for several answers.", "n")
-    if document.get("logprobs"):
-        raise _bad(
-            "'logprobs' is not supported in this form: every answer has the exact ones in onward.sampling.",
-            "logprobs",
-        )
-    if (document.get("response_format") or {"type": "text"}) != {"type": "text"}:
-        raise _bad("'response_format' other than text is not supported: leave it out.", "response_format")
-    if document.get("modalities") not in (None, ["text"]):
-        raise _bad("'modalities' other than text are not supported: leave it out.", "modalities")
-    if not isinstance(document.get("stream_options") or {}, dict):
+    """Refuses what would change the answer and cannot be applied. Defaults pass: clients send them."""
+    for name, value in document.items():
+        if name in _HONOURED or name in _WITHOUT_EFFECT or value is None:
+            continue
+        if name not in _UNSUPPORTED:
+            raise _bad(_unknown(name), name[:64])
+        defaults = _UNSUPPORTED[name]
+        if value in ([], {}) or any(_equal(value, default) for default in defaults):
+            continue
+        given = f" or give {json.dumps(defaults[0])}" if defaults and defaults[0] != "" else ""
+        instead = f"; {_INSTEAD[name]}" if name in _INSTEAD else ""
+        raise _bad(f"{name!r} is not supported: leave it out{given}{instead}. {_SUPPORTED}", name)
+    options = document.get("stream_options") or {}
+    if not isinstance(options, dict):
         raise _bad("'stream_options' must be an object.", "stream_options")
+    for name, value in options.items():
+        if name != "include_usage" and value not in (None, False):
+            raise _bad(
+                f"'stream_options.{name[:64]}' is not supported: use 'include_usage'.", "stream_options"
+            )
+
+
+_SUPPORTED = "Sampling is set by temperature, top_p, top_k, max_tokens and seed."
+
+
+def _unknown(name: str) -> str:
+    near = closest_name(name, (*_HONOURED, *_UNSUPPORTED))
+    hint = f"did you mean {near!r}?" if near in _HONOURED else "leave it out."
+    return f"{name[:64]!r} is not a parameter of this gateway: {hint} Parameters are {', '.join(_HONOURED)}."
+
+
+def _equal(value: Any, default: Any) -> bool:
+    """Returns whether they are equal in JSON, where true is not 1."""
+    return value == default and isinstance(value, bool) == isinstance(default, bool)
 
 
 def _messages(given: Any) -> list[dict[str, Any]]:
@@ -113,6 +168,8 @@ def _messages(given: Any) -> list[dict[str, Any]]:
         role = message.get("role") if isinstance(message, dict) else None
         if not isinstance(role, str) or role not in ROLES:
             raise _bad(f"{where} must have a role: system, user, assistant or tool.", where)
+        if message.get("function_call") is not None:
+            raise _bad(f"{where}.function_call is not supported: use 'tool_calls'.", f"{where}.function_call")
         calls = _calls(message.get("tool_calls"), where) if role == "assistant" else []
         content = message.get("content")
         text = "" if calls and content is None else _text(content, where)
@@ -200,6 +257,17 @@ def _whole(name: str, value: Any, low: int) -> int | None:
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value < 2**63:
         raise _bad(f"{name!r} must be a whole number of at least {low}.", name)
     return value
+
+
+def unknown_model(name: str, served: Sequence[str]) -> HttpError:
+    """Returns the error for a model that does not serve now."""
+    return HttpError(
+        404,
+        f"Model {name[:64]!r} is not served: use {ROUTED!r}, which follows releases, or one of "
+        f"{', '.join(dict.fromkeys(served))}.",
+        type="not_found_error",
+        param="model",
+    )
 
 
 def _bad(message: str, param: str) -> HttpError:

@@ -194,11 +194,15 @@ class Capture:
             for call in message.get("tool_calls") or ()
         )
         malformed = ours.get("malformed_call", False)
+        action = turns.completion(answer).action
+        if calls or cut or malformed:
+            reason = {} if cut else {"finish_reason": action["finish_reason"]}
+            action = {"type": "response", **reason}
         exchange = Exchange(
             asked_at=asked.asked_at,
             new=chat.messages[conversation.length :],
             text=text,
-            action={"type": "response"} if calls or cut or malformed else turns.completion(answer).action,
+            action=action,
             calls=calls,
             sampling=ours["sampling"],
             tools=chat.tools if chat.tools != conversation.tools else None,

@@ -14,7 +14,7 @@ import json
 import os
 import sqlite3
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -112,6 +112,9 @@ class Journal:
 
 
 Document = dict[str, Any]
+ADOPTED_TASKS = 16
+"""Tasks of a dead gateway that are taken over at once, while this gateway's own documents wait: each is
+redacted anew."""
 RESTART = "restart"
 """``metadata.capture.closed`` of a task as the journal holds it."""
 
@@ -178,30 +181,31 @@ class Recording:
         """Returns the tasks that an earlier gateway had open when it was killed."""
         return self._journal.read()
 
-    def adopt(self, name: str) -> int:
-        """Takes over what a dead gateway left in the place ``name``; the caller holds that place. Returns the
-        number of tasks and messages. Raises OutboxFullError or BusError; the rest is then still there.
+    def adopt(self, name: str) -> Generator[int, None, None]:
+        """Takes over what a dead gateway left in the place ``name``; the caller holds that place. Yields the
+        number of tasks and messages of each batch, so that this gateway writes its own in between. Raises
+        OutboxFullError or BusError; the rest is then still there.
 
         A crash in between repeats some of it: its ids are the same.
         """
-        count = 0
         journal, outbox = Journal(self._folder / journal_of(name)), Outbox(self._folder / outbox_of(name))
         try:
             outbox.retry_refused()
             while batch := outbox.next_batch():
-                for message in batch:
-                    self._put(message.subject, message.body, message.msg_id, message.headers)
+                self._put_all([Outgoing(one.subject, one.body, one.msg_id, one.headers) for one in batch])
                 crashpoint("capture.adopted")
                 outbox.remove([message.seq for message in batch])
-                count += len(batch)
-            left = {document["trajectory_id"]: document for document in journal.read()}
-            unknown = [one for name, one in left.items() if not outbox.has_accepted(name)]
-            waiting = {one["trajectory_id"] for one in self._record_all(unknown)}
-            journal.write({}, taken := left.keys() - waiting)
+                yield len(batch)
+            tasks = journal.read()
+            for left in (tasks[at : at + ADOPTED_TASKS] for at in range(0, len(tasks), ADOPTED_TASKS)):
+                unknown = [one for one in left if not outbox.has_accepted(one["trajectory_id"])]
+                waiting = {one["trajectory_id"] for one in self._record_all(unknown)}
+                taken = {one["trajectory_id"] for one in left} - waiting
+                journal.write({}, taken)
+                yield len(taken)
         finally:
             outbox.close()
             journal.close()
-        return count + len(taken)
 
     def write(self, work: Work) -> Work:
         """Writes ``work``; blocks for some fsyncs. Returns what could not be written; the rest is durable."""
@@ -277,6 +281,15 @@ class Recording:
             return False
         return True
 
+    def _put_all(self, messages: Sequence[Outgoing]) -> None:
+        """Puts messages into the outbox with one fsync; with an id among them that is taken, each by
+        itself."""
+        try:
+            self._outbox.put_all(messages)
+        except ConflictError:
+            for message in messages:
+                self._put(message.subject, message.data, message.msg_id, message.headers)
+
     def _put(
         self, subject: str, data: bytes, msg_id: str, headers: Mapping[str, str], *, or_earlier: bool = False
     ) -> None:
@@ -327,8 +340,7 @@ class Recording:
             try:
                 if self._opt_out.matches_document(document):
                     continue
-                redacted = self._redactor.trajectory(turns.plain(document))
-                self._unkept[document["trajectory_id"]] = redacted.document
+                self._unkept[document["trajectory_id"]] = self._preparer.redact(turns.plain(document))
                 contents[document["trajectory_id"]] = _content(document)
             except Exception as error:
                 self._on_error("journal", error)

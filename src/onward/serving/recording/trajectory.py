@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from onward.capture.conversations import exchange
+from onward.capture.conversations import endings, exchange
 from onward.capture.conversations.turns import UNFINISHED
 from onward.clock import utc_text
 from onward.serving.recording.conversations import Conversation, Exchange
@@ -87,7 +87,7 @@ def _result(one: Exchange, call: int | None) -> dict[str, Any]:
     if one.error is not None:
         return {"success": False, "error": one.error}
     if call is None:
-        return {"success": True}
+        return endings.result_of(one.action)
     if call not in one.results:
         return {"success": False, "error": UNFINISHED}
     return {"success": True, "output": one.results[call]}

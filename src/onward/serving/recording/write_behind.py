@@ -8,11 +8,13 @@ would end with them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from onward.bus import Bus
+from onward.bus.cancellation import cancellations, honour_cancellation
 from onward.clock import Clock
 from onward.errors import OnwardError
+from onward.roles import to_the_end
 from onward.serving.recording.recording import Document, Recording, Work
 from onward.telemetry import logs
 
@@ -66,17 +68,29 @@ class WriteBehind:
             pass
 
     async def adopt(self, name: str) -> None:
-        """Takes over what a dead gateway left in the place ``name``; see ``Recording.adopt``."""
+        """Takes over what a dead gateway left in the place ``name``, a batch at a time between the writes of
+        this one; see ``Recording.adopt``. When cancelled, it ends after the batch that has begun."""
+        if self._files is None:
+            return
+        batches, total, asked = self._files.adopt(name), 0, cancellations()
+        try:
+            while True:
+                batch = asyncio.create_task(self._adopt_some(batches))
+                await to_the_end(asyncio.wait({batch}))
+                honour_cancellation(asked)
+                if (count := batch.result()) is None:
+                    break
+                total += count
+        except Exception as error:
+            _log.error("not taken over now, and tried again", place=name, reason=_named(error))
+        finally:
+            batches.close()
+        if total:
+            _log.warning("what a dead gateway left is taken over", place=name, count=total)
+
+    async def _adopt_some(self, batches: Iterator[int]) -> int | None:
         async with self._writing:
-            if self._files is None:
-                return
-            try:
-                count = await asyncio.to_thread(self._files.adopt, name)
-            except Exception as error:
-                _log.error("not taken over now, and tried again", place=name, reason=_named(error))
-                return
-        if count:
-            _log.warning("what a dead gateway left is taken over", place=name, count=count)
+            return None if self._files is None else await asyncio.to_thread(next, batches, None)
 
     async def deliver(self, bus: Bus) -> None:
         """Publishes the outbox until cancelled, or until ``stop`` has closed the files."""
@@ -90,9 +104,10 @@ class WriteBehind:
     async def stop(self) -> None:
         """Writes all documents, then closes the files. Whatever cannot be recorded stays in the journal."""
         await self.write()
-        files, self._files = self._files, None
-        if files is not None:
-            await asyncio.to_thread(files.close)
+        async with self._writing:
+            files, self._files = self._files, None
+            if files is not None:
+                await asyncio.to_thread(files.close)
 
     async def _write_some(self) -> bool:
         """Writes one batch. Returns whether more can be written now."""

@@ -108,7 +108,7 @@ def _scores(trajectory: Mapping[str, Any], reward: Mapping[str, Any] | None) -> 
     return {
         **about,
         "outcome": float(outcome["completion"]),
-        "success": bool(outcome["success"]),
+        "success": None if outcome["success"] is None else bool(outcome["success"]),
         "unparsable": bool(outcome.get("unparsable")),
         "raw_total": float(reward["metadata"]["raw_total"]),
         **({"vote": voted} if voted else {}),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from onward.capture.conversations.messages import conversation
 from onward.errors import OnwardError
+from onward.lm.tool_words import in_words
 
 if TYPE_CHECKING:
     from onward.lm.chat import Chat
@@ -24,6 +25,11 @@ Message = Mapping[str, Any]
 def messages_of(trajectory: Mapping[str, Any]) -> list[dict[str, str]]:
     """Returns a trajectory's messages up to its last answer, the same as an export of demonstrations."""
     return conversation(trajectory, as_said=True).until_last_answer().texts()
+
+
+def texts_of(line: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Returns role and text of each message of a dataset line, tools and calls in words."""
+    return in_words(line["messages"], line.get("tools") or ())
 
 
 def place_of(trajectory: Mapping[str, Any], turn_id: int) -> int | None:
@@ -43,27 +49,30 @@ def answer_of(action: Mapping[str, Any]) -> str:
     return str(answer)
 
 
-def token_row(chat: Chat, messages: Sequence[Message], *, known: bool = False) -> TokenRow:
+def token_row(
+    chat: Chat, messages: Sequence[Message], *, tools: Sequence[dict[str, Any]] = (), known: bool = False
+) -> TokenRow:
     """Encodes a conversation as an engine would have seen it, with the assistant's turns marked as sampled.
+    An answer of ``weight`` 0 is context.
 
     Messages after the last answer are left out. Raises OnwardError when the template rewrites earlier turns,
     or no message is the assistant's.
     """
     from onward.lm.tokens import TokenRow
 
-    talk = [dict(message) for message in messages]
+    talk = [{name: value for name, value in message.items() if name != "weight"} for message in messages]
     answers = [at for at, message in enumerate(talk) if message["role"] == "assistant" and at > 0]
     if not answers:
         raise OnwardError(
             "A conversation has no answer of the assistant: give messages with one after the user's."
         )
-    ids = chat.render(talk[: answers[0]])
+    ids = chat.render(talk[: answers[0]], tools)
     sampled = [False] * len(ids)
     for number, at in enumerate(answers):
-        answer = [*chat.encode(str(talk[at]["content"])), chat.end_of_turn]
-        ids, sampled = ids + answer, sampled + [True] * len(answer)
+        answer = chat.answer(talk[: at + 1], tools)
+        ids, sampled = ids + answer, sampled + [messages[at].get("weight") != 0] * len(answer)
         if number + 1 < len(answers):
-            context = chat.extend(ids, talk[:at], talk[: answers[number + 1]], True)
+            context = chat.extend(ids, talk[:at], talk[: answers[number + 1]], True, tools)
             if context is None:
                 raise OnwardError(
                     "The chat template of this model rewrites earlier turns: use a model whose template "
@@ -91,9 +100,9 @@ def corrected(chat: Chat, line: Mapping[str, Any]) -> tuple[TokenRow, TokenRow] 
         prompt = tokens.prompt_of(calls, told["generation_id"])
         answer = next(call.token_ids for call in calls if call.generation_id == told["generation_id"])
     else:
-        talk = line["messages"][: told["message"] + 1]
-        whole = token_row(chat, talk).ids
-        cut = len(whole) - len(chat.encode(str(talk[-1]["content"]))) - 1
+        talk, tools = line["messages"][: told["message"] + 1], line.get("tools") or ()
+        whole = token_row(chat, talk, tools=tools).ids
+        cut = len(whole) - len(chat.answer(talk, tools))
         prompt, answer = whole[:cut], whole[cut:]
     written = [*chat.encode(told["answer"]), chat.end_of_turn]
     return _behind(prompt, written), _behind(prompt, answer)

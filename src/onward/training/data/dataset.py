@@ -17,11 +17,14 @@ from typing import Any
 from onward.errors import TrainingError
 from onward.training.data import admission, corrections
 from onward.training.data.admission import AdmissionRules, ScoredTrajectory
+from onward.training.data.report import DataReport
 from onward.training.spec.algorithms import ALGORITHMS
 
 __all__ = ["FILE", "Dataset", "ScoredTrajectory", "assemble", "read", "write"]
 
 FILE = "dataset.jsonl"
+EVAL_FILE = "eval.jsonl"
+"""Data that a run is judged on and not trained on."""
 Line = dict[str, Any]
 
 _MASKED = frozenset({"tokens_void", "broken_chain"})
@@ -193,18 +196,26 @@ def read(path: Path) -> list[Line]:
         return [json.loads(line) for line in file]
 
 
+def leave_out(excluded: Counter[str], reason: str, line: Line) -> None:
+    """Counts a line that is left out; a report also keeps its place in the files, if it is from files."""
+    if isinstance(excluded, DataReport) and "place" in line:
+        excluded.leave_out(reason, line["place"])
+    else:
+        excluded[reason] += 1
+
+
 def _grouped(lines: list[Line], min_reward: float | None, excluded: Counter[str]) -> list[Line]:
     """Groups the lines; attempts of different policies are never one group, even under the same key."""
     groups: dict[tuple[str, int], list[Line]] = {}
     for line in lines:
         if line["group_key"] is None:
-            excluded["no_group"] += 1
+            leave_out(excluded, "no_group", line)
         else:
             groups.setdefault((line["group_key"], line.get("staleness", 0)), []).append(line)
     kept = []
     for members in groups.values():
         if len(members) < 2:
-            excluded["group_of_one"] += 1
+            leave_out(excluded, "group_of_one", members[0])
         elif min_reward is not None and max(line["raw_total"] for line in members) < min_reward:
             excluded["below_min_reward"] += len(members)
         else:

@@ -4,19 +4,25 @@
   in a record of its own (``reward.v1``, any order; the newest one counts), or only as an outcome
   (``metadata.outcome``);
 * a line of a frozen dataset (``jobs/<id>/dataset.jsonl``);
-* a conversation ``{"messages": […], "tools"?, "reward"?, "success"?, "group"?, "task_type"?}``: without a
-  reward it is a demonstration for ``sft``, and unscored for everything else; tools and their calls, in
-  OpenAI's form, become the words that the gateway uses for a model without a tool template;
+* a conversation ``{"messages": […], "tools"?, "reward"?, "success"?, "group"?, "task_type"?}``, or with
+  ``"prompt"`` and ``"completion"`` in place of messages: without a reward it is a demonstration for ``sft``,
+  and unscored for everything else; tools and their calls, in OpenAI's form, are rendered by the chat template
+  as the gateway does;
 * a correction: in a conversation (``"correction"``: the text in place of its last answer), beside a
   trajectory (``{"trajectory", "feedback": […]}``) or as ``feedback.v1`` in a record of its own: for ``dpo``;
-* a pair ``{"prompt", "chosen", "rejected"}``, each a text or messages: for ``dpo``.
+* a pair ``{"prompt", "chosen", "rejected"}``, each a text or messages, or in OpenAI's form (``"input"``,
+  ``"preferred_output"``, ``"non_preferred_output"``): for ``dpo``.
 
-These are a user's own files, so no signature is required; all other rules are those of a job.
+These are a user's own files, so no signature is required; all other rules are those of a job. A record that
+cannot be learnt from is left out under a name and counted; one that is none of these forms is refused, and so
+is a field that looks mistyped. Other unknown fields are named.
 """
 
 from __future__ import annotations
 
+import difflib
 import json
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -25,9 +31,11 @@ from typing import Any
 from onward.contracts import Feedback, validate
 from onward.errors import ConfigError, ContractError, TrainingError
 from onward.lm.tool_words import in_words
-from onward.training.data import admission, corrections
+from onward.training.data import admission, corrections, messages
 from onward.training.data.admission import AdmissionRules, ScoredTrajectory
-from onward.training.data.dataset import Shares
+from onward.training.data.dataset import Shares, leave_out
+from onward.training.data.messages import LeftOutError
+from onward.training.data.report import DataReport
 from onward.training.spec.algorithms import ALGORITHMS
 
 Line = dict[str, Any]
@@ -42,8 +50,8 @@ def read(
     dense: bool = False,
     max_unscored_share: float = 0.2,
     max_masked_share: float = 0.5,
-) -> tuple[list[Line], Counter[str]]:
-    """Reads dataset lines and the count of exclusions by reason. Raises ConfigError with file and line.
+) -> tuple[list[Line], DataReport]:
+    """Reads dataset lines; the report counts what was left out. Raises ConfigError with file and record.
 
     Raises TrainingError("DATA") when the files contain the work of several policies and ``algorithm`` needs
     one policy, or when too much of them is unscored or, for a policy gradient, has no tokens left.
@@ -51,42 +59,49 @@ def read(
     text = ALGORITHMS[algorithm].text_is_enough or behaviour == "recompute"
     rules = AdmissionRules(None, None, {}, text, dense)
     trajectories: dict[str, ScoredTrajectory] = {}
+    places: dict[str, str] = {}
     rewards: dict[str, Mapping[str, Any]] = {}
     lines: list[Line] = []
-    excluded: Counter[str] = Counter()
+    excluded = DataReport()
     shares = Shares()
     said: list[Feedback] = []
     for where, record in _records(paths):
-        if "turns" in record or "trajectory" in record:
-            told = record.get("trajectory", record)
-            name = str(told.get("trajectory_id"))
-            trajectories[name] = ScoredTrajectory(told, record.get("reward"))
-            said += [_feedback(where, one) for one in record.get("feedback", ())]
-        elif "reward_components" in record:
-            _newest(rewards, record)
-        elif "signal" in record:
-            said.append(_feedback(where, record))
-        elif "calls" in record:
-            shares.count_read_line(record)
-            lines.append(record)
-        elif "chosen" in record and "rejected" in record:
-            lines += _pair(where, record)
-        elif "messages" in record:
-            made = _conversation(where, record)
-            if "correction" in record:
-                _correct(where, record["correction"], made, algorithm, excluded)
-            silent = text and "reward" not in record and algorithm != "sft"
-            if silent:
-                made |= {"outcome": None, "success": None, "raw_total": None}
-            unscored = silent and "correction" not in made
-            shares.count_read_line(made, unscored=unscored)
-            excluded["unscored"] += unscored
-            lines += [] if unscored else [made]
-        else:
-            raise ConfigError(
-                f"{where} is no trajectory, reward, conversation or pair (its fields are "
-                f"{', '.join(sorted(record)[:6])}): see docs/train-command.md for the forms."
-            )
+        form = _form(where, record)
+        _name_unread(where, record, form, excluded)
+        try:
+            if form == "trajectory":
+                _refuse_not_finite(record)
+                told = record.get("trajectory", record)
+                name = str(told.get("trajectory_id"))
+                trajectories[name] = ScoredTrajectory(told, record.get("reward"))
+                places[name] = _place(where)
+                said += [_feedback(where, one) for one in record.get("feedback", ())]
+            elif form == "reward":
+                _refuse_not_finite(record)
+                _newest(rewards, record)
+            elif form == "feedback":
+                said.append(_feedback(where, record))
+            elif form == "line":
+                made = _line(where, record)
+                shares.count_read_line(made)
+                lines.append(made)
+            elif form == "pair":
+                lines += _pair(where, record)
+            else:
+                made = _conversation(where, record if form == "conversation" else _completed(where, record))
+                if "correction" in record:
+                    _correct(where, record["correction"], made, algorithm, excluded)
+                silent = text and "reward" not in record and algorithm != "sft"
+                if silent:
+                    made |= {"outcome": None, "success": None, "raw_total": None}
+                unscored = silent and "correction" not in made
+                shares.count_read_line(made, unscored=unscored)
+                if unscored:
+                    excluded.leave_out("unscored", _place(where))
+                else:
+                    lines.append(made)
+        except LeftOutError as reason:
+            excluded.leave_out(reason.reason, _place(where))
     written = _corrections(said, trajectories, algorithm, excluded)
     scored = [
         ScoredTrajectory(
@@ -94,7 +109,7 @@ def read(
         )
         for name, item in trajectories.items()
     ]
-    lines += _admitted(scored, rules, shares, excluded)
+    lines += _admitted(scored, rules, shares, excluded, places)
     digests = {line["policy"] for line in lines if "policy" in line} if not text else set()
     shares.refuse(max_unscored_share, 1.0 if text else max_masked_share)
     if len(digests) > 1:
@@ -104,39 +119,149 @@ def read(
             f"those of one (model_digest of each call), or use dpo or sft.",
         )
     if not text:
-        textual = [line for line in lines if "calls" not in line]
-        excluded["no_tokens"] += len(textual)
+        for line in lines:
+            if "calls" not in line:
+                leave_out(excluded, "no_tokens", line)
         lines = [line for line in lines if "calls" in line]
-    return lines, +excluded
+    for reason in [name for name, count in excluded.items() if not count]:
+        del excluded[reason]
+    return lines, excluded
+
+
+_SIDES = ("chosen", "rejected")
+_WITHOUT_EFFECT = frozenset({"parallel_tool_calls", "metadata", "store"})
+_CONVERSATION = frozenset(
+    {"messages", "tools", "functions", "reward", "success", "group", "task_type", "id", "correction"}
+)
+_FIELDS: dict[str, frozenset[str]] = {
+    "line": frozenset(
+        {"trajectory_id", "session_id", "task_type", "group_key", "outcome", "success", "unparsable",
+         "raw_total", "calls", "messages", "tools", "staleness", "turn_rewards", "correction", "policy",
+         "vote", "place"}
+    ),
+    "pair": frozenset(
+        {"prompt", *_SIDES, "input", "preferred_output", "non_preferred_output", "tools", "functions", "id"}
+    ),
+    "conversation": _CONVERSATION,
+    "completion": frozenset({"prompt", "completion", *_CONVERSATION} - {"messages"}),
+}  # fmt: skip
+"""Form of a record → its fields. Published documents are open: their schemas allow others."""
+_TYPO = 0.8
+"""Similarity from which an unknown field is taken for a mistyped one."""
+
+
+def _form(where: str, record: Mapping[str, Any]) -> str:
+    """Returns the form of a record. Raises ConfigError if it has none."""
+    if "turns" in record or "trajectory" in record:
+        return "trajectory"
+    if "reward_components" in record:
+        return "reward"
+    if "signal" in record:
+        return "feedback"
+    if "calls" in record or ("messages" in record and "group_key" in record):
+        return "line"
+    if all(side in record for side in _SIDES) or "preferred_output" in record:
+        return "pair"
+    if "messages" in record:
+        return "conversation"
+    if "prompt" in record and "completion" in record:
+        return "completion"
+    raise ConfigError(
+        f"{where} is no trajectory, reward, conversation or pair (its fields are "
+        f"{', '.join(sorted(record)[:6])}): see docs/train-command.md for the forms."
+    )
+
+
+def _name_unread(where: str, record: Mapping[str, Any], form: str, excluded: DataReport) -> None:
+    """Notes the fields that the form does not have. Raises ConfigError for one that looks mistyped."""
+    known = _FIELDS.get(form)
+    for name in record if known is not None else ():
+        if known is None or name in known or name in _WITHOUT_EFFECT:
+            continue
+        near = difflib.get_close_matches(name, known - set(record), 1, _TYPO)
+        if near:
+            raise ConfigError(
+                f"{where} has the field {name[:40]!r}, which is not read: rename it to {near[0]!r}, if that "
+                f"is meant, or leave it out."
+            )
+        excluded.unread.setdefault(name[:40], _place(where))
+
+
+def _completed(where: str, record: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a prompt and its completion as a conversation."""
+    talk = [*_said(where, record["prompt"], "user"), *_said(where, record["completion"], "assistant")]
+    return {**record, "messages": talk}
+
+
+def _line(where: str, record: Mapping[str, Any]) -> Line:
+    """Returns a line of a frozen dataset. Raises ConfigError for one that lacks a field."""
+    _refuse_not_finite(record)
+    missing = [name for name in _SCORES if name not in record]
+    calls = record.get("calls", [])
+    if missing or not isinstance(calls, list):
+        raise ConfigError(
+            f"{where} is a line of a dataset without {missing[0] if missing else 'a list of calls'}: give "
+            f"lines as a job writes them."
+        )
+    for call in calls:
+        absent = [
+            name for name in admission.CALL_FIELDS[:6] if not isinstance(call, dict) or name not in call
+        ]
+        if absent:
+            raise ConfigError(f"{where} has a call without {absent[0]}: give lines as a job writes them.")
+        if call["logprobs"] is not None and len(call["logprobs"]) != len(call["token_ids"]):
+            raise LeftOutError("other_lengths")
+    return {"place": _place(where), **record}
+
+
+_SCORES = ("trajectory_id", "task_type", "group_key", "outcome", "success", "unparsable", "raw_total")
+
+
+def _refuse_not_finite(value: object) -> None:
+    """Raises LeftOutError for a number that is NaN or infinite, anywhere in ``value``."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise LeftOutError("not_finite")
+    if isinstance(value, dict):
+        for one in value.values():
+            _refuse_not_finite(one)
+    elif isinstance(value, list):
+        for one in value:
+            if isinstance(one, float | dict | list):
+                _refuse_not_finite(one)
 
 
 def _admitted(
-    scored: Sequence[ScoredTrajectory], rules: AdmissionRules, shares: Shares, excluded: Counter[str]
+    scored: Sequence[ScoredTrajectory],
+    rules: AdmissionRules,
+    shares: Shares,
+    excluded: DataReport,
+    places: Mapping[str, str],
 ) -> Iterator[Line]:
     """Yields the admitted lines; for a policy gradient, ``policy`` names the policy that sampled them."""
     for item in scored:
+        name = str(item.trajectory.get("trajectory_id"))
         try:
             made = admission.line(item, rules)
             if not isinstance(made, str):
                 made = corrections.apply_correction(made, item, excluded)
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ConfigError(
-                f"Trajectory {str(item.trajectory.get('trajectory_id'))[:60]!r} has no usable {error} where "
-                f"trajectory.v1 and reward.v1 have one: give documents as published."
+                f"{places[name]}, trajectory {name[:60]!r}, has no usable {error} where trajectory.v1 and "
+                f"reward.v1 have one: give documents as published."
             ) from None
         shares.count_line(item, made)
         if isinstance(made, str):
-            excluded[made] += 1
+            excluded.leave_out(made, places[name])
             continue
         if "calls" in made and not rules.text_is_enough:
             (made["policy"],) = _digests(item.trajectory)  # ``admission`` refuses mixed ones
-        yield made
+        yield {**made, "place": places[name]}
 
 
 def _records(paths: Sequence[Path]) -> Iterator[tuple[str, dict[str, Any]]]:
     for path in paths:
         try:
-            text = path.read_text(encoding="utf-8")
+            text = path.read_text(encoding="utf-8-sig")
         except FileNotFoundError:
             raise ConfigError(f"There is no file {path}: give JSON or JSON lines.") from None
         except (OSError, UnicodeDecodeError) as error:
@@ -164,7 +289,7 @@ def _values(path: Path, text: str) -> Iterator[tuple[int, Any]]:
     if whole is not None:
         yield 1, whole
         return
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.split("\n"), 1):  # a text may hold other line separators
         if line.strip():
             try:
                 yield number, json.loads(line)
@@ -197,7 +322,10 @@ def _told(trajectory: Mapping[str, Any]) -> dict[str, Any] | None:
         return None
     return {
         "metadata": {
-            "outcome": {"completion": completion, "success": status == "completed_successfully"},
+            "outcome": {
+                "completion": completion,
+                "success": None if status == "partial_completion" else completion == 1.0,
+            },
             "raw_total": completion,
         }
     }
@@ -238,7 +366,7 @@ def _corrections(
     return found
 
 
-def _correct(where: str, written: object, line: Line, algorithm: str, excluded: Counter[str]) -> None:
+def _correct(where: str, written: object, line: Line, algorithm: str, excluded: DataReport) -> None:
     """Puts the correction of a conversation's last answer into its line; an excluded one is counted."""
     if not isinstance(written, str):
         raise ConfigError(f"{where} has a correction that is no text: give the answer as it should be.")
@@ -246,42 +374,60 @@ def _correct(where: str, written: object, line: Line, algorithm: str, excluded: 
     if at is None:
         raise ConfigError(f"{where} has a correction and no answer of the assistant: give the answer first.")
     reason = "correction_unused" if algorithm != "dpo" else corrections.unusable_reason(written)
-    answer = None if reason else corrections.in_form(line["messages"][at]["content"], written.strip())
+    answer = None
+    if not reason:
+        (said,) = in_words([line["messages"][at]], ())
+        answer = corrections.in_form(said["content"], written.strip())
     if answer is None:
-        excluded[reason or "correction_other_form"] += 1
+        excluded.leave_out(reason or "correction_other_form", _place(where))
     else:
         line["correction"] = {"answer": answer, "message": at}
 
 
 def _conversation(where: str, record: Mapping[str, Any]) -> Line:
-    messages = _messages(where, record["messages"], record.get("tools"))
-    reward = record.get("reward", 1.0)
+    """Returns the line of a conversation. Raises ConfigError, LeftOutError."""
+    reward, outcome = record.get("reward", 1.0), record.get("success")
     if isinstance(reward, bool) or not isinstance(reward, int | float):
         raise ConfigError(f"{where} has a reward that is no number: give one, or leave it out for sft.")
-    success = record.get("success", reward >= 1.0)
+    if not math.isfinite(reward):
+        raise LeftOutError("not_finite")
+    if outcome is not None and outcome not in (True, False):
+        raise ConfigError(f"{where} has a success that is neither true nor false: give one, or leave it out.")
+    if outcome is None and "reward" not in record:
+        outcome = True  # a demonstration
+    talk = messages.messages_of(where, record["messages"])
+    tools = messages.tools_of(where, record.get("tools"), record.get("functions"))
+    reason = messages.problem(talk)
+    if reason is not None:
+        raise LeftOutError(reason)
     return {
-        "trajectory_id": str(record.get("id", where)),
+        "trajectory_id": str(record.get("id", _place(where))),
         "session_id": "",
         "task_type": str(record.get("task_type", "general")),
         "group_key": None if record.get("group") is None else str(record["group"]),
         "outcome": float(reward),
-        "success": bool(success),
+        "success": None if outcome is None else bool(outcome),
         "unparsable": False,
         "raw_total": float(reward),
-        "messages": messages,
+        "messages": talk,
+        **({"tools": tools} if tools else {}),
+        "place": _place(where),
     }
 
 
 def _pair(where: str, record: Mapping[str, Any]) -> list[Line]:
-    prompt = record.get("prompt", [])
-    start = _listed(where, prompt) if not isinstance(prompt, str) else [_said("user", prompt)]
+    """Returns the lines of a pair, in our form or OpenAI's (``input``, ``preferred_output`` …)."""
+    given = record.get("input")
+    given = given if isinstance(given, dict) else {}
+    tools = given.get("tools", record.get("tools"))
+    start = _said(where, given.get("messages", record.get("prompt", [])), "user")
+    names = ("preferred_output", "non_preferred_output") if "preferred_output" in record else _SIDES
     made = []
-    for side, reward in (("chosen", 1.0), ("rejected", 0.0)):
-        answer = record[side]
-        said = [_said("assistant", answer)] if isinstance(answer, str) else _listed(where, answer)
+    for side, name, reward in zip(_SIDES, names, (1.0, 0.0), strict=True):
         talk = {
-            "messages": [*start, *said],
-            "tools": record.get("tools"),
+            "messages": [*start, *_said(where, record[name], "assistant")],
+            "tools": tools,
+            "functions": record.get("functions"),
             "reward": reward,
             "group": f"pair at {where}",
             "id": f"{where} {side}",
@@ -290,47 +436,15 @@ def _pair(where: str, record: Mapping[str, Any]) -> list[Line]:
     return made
 
 
-def _messages(where: str, given: object, tools: object) -> list[dict[str, str]]:
-    """Returns role and text of each message; ``tools`` (a list, or its JSON) and calls are put into words."""
-    messages = _listed(where, given)
-    if isinstance(tools, str):
-        try:
-            tools = json.loads(tools)
-        except ValueError:
-            tools = tools or None
-    offered = tools or []
-    if not isinstance(offered, list) or not all(_is_function(tool) for tool in offered):
+def _said(where: str, given: object, role: str) -> list[Any]:
+    if isinstance(given, str):
+        return [{"role": role, "content": given}]
+    if not isinstance(given, list):
         raise ConfigError(
-            f"{where} has tools that are not a list of {{type, function: {{name, parameters}}}}: give them "
-            f"as the chat API takes them."
+            f"{where} has a prompt or an answer that is neither a text nor messages: give one of them."
         )
-    return [_said(message["role"], message["content"]) for message in in_words(messages, offered)]
-
-
-def _listed(where: str, given: object) -> list[dict[str, Any]]:
-    """Returns ``given`` as messages. Raises ConfigError when one has neither a text nor tool calls."""
-    good = isinstance(given, list) and all(
-        isinstance(message, dict)
-        and isinstance(message.get("role"), str)
-        and (isinstance(message.get("content"), str) or (message.get("content") is None and _calls(message)))
-        and (not message.get("tool_calls") or _calls(message))
-        for message in given
-    )
-    if not good:
-        raise ConfigError(f"{where} has messages that are not a list of {{role, content}} with texts.")
-    assert isinstance(given, list)
     return given
 
 
-def _calls(message: Mapping[str, Any]) -> bool:
-    calls = message.get("tool_calls")
-    return isinstance(calls, list) and bool(calls) and all(_is_function(call) for call in calls)
-
-
-def _is_function(given: object) -> bool:
-    function = given.get("function") if isinstance(given, dict) else None
-    return isinstance(function, dict) and isinstance(function.get("name"), str)
-
-
-def _said(role: str, content: str) -> dict[str, str]:
-    return {"role": role, "content": content}
+def _place(where: str) -> str:
+    return where.rstrip(",")

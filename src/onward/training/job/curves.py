@@ -17,9 +17,9 @@ from onward.control.running.log import Events
 LINES, TABLE, PICTURE = "metrics.jsonl", "metrics.csv", "curves.png"
 _DRAWN = (
     "reward_mean", "success_rate", "loss", "kl_divergence", "clip_fraction", "ess", "policy_entropy",
-    "accuracy", "margin", "tokens_per_second",
+    "accuracy", "margin", "eval_loss", "eval_accuracy", "tokens_per_second",
 )  # fmt: skip
-_RATES = frozenset({"success_rate", "clip_fraction", "ess", "accuracy"})
+_RATES = frozenset({"success_rate", "clip_fraction", "ess", "accuracy", "eval_accuracy"})
 """Metrics drawn from 0 to 1."""
 _WORDS = {"kl_divergence": "KL divergence", "ess": "effective sample size (share)"}
 """Titles other than the metric's name with spaces."""

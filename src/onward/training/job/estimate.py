@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from onward.lm.sizes import Sizes
+from onward.training.data import conversations
 from onward.training.spec.request import JobSpec
 
 PROCESS_BYTES = 420 << 20
@@ -71,7 +72,7 @@ def tokens_of(lines: Sequence[Mapping[str, Any]]) -> tuple[int, float]:
     lengths = [
         sum(len(call["prompt_ids"]) + len(call["token_ids"]) for call in line["calls"])
         if "calls" in line
-        else sum(len(str(message["content"])) // 4 + 5 for message in line["messages"])
+        else sum(len(message["content"]) // 4 + 5 for message in conversations.texts_of(line))
         for line in lines
     ]
     return len(lengths), sum(lengths) / max(1, len(lengths))

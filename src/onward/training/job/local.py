@@ -18,15 +18,18 @@ from pathlib import Path
 from typing import Any
 
 from onward import children
-from onward.envs import registry
-from onward.envs.environment import Environment, LocalSource
-from onward.envs.policies import reference_policy
-from onward.envs.rollouts import rollouts
-from onward.envs.sources import open_source
+from onward.envs import recorded
+from onward.envs.environment import LocalSource
+from onward.envs.policies import RecordedPolicy, ScriptedPolicy, reference_policy
+from onward.envs.rollouts import Policy, rollouts
+from onward.envs.solvers import find_solver
+from onward.envs.sources import TaskSource, open_source
+from onward.envs.tasks import TaskRef
 from onward.errors import ConfigError, NotFoundError, TrainingError
 from onward.files import keep_private, narrow_tree
 from onward.training import checkpoints
 from onward.training.data import dataset, files
+from onward.training.data.report import DataReport
 from onward.training.job.worker import PASSED
 from onward.training.spec import environment_plan as plan
 from onward.training.spec import numbers, recipes, request
@@ -34,7 +37,7 @@ from onward.training.spec.algorithms import ALGORITHMS, refuse_idle
 from onward.training.spec.request import JobSpec
 from onward.training.warm_start import tiny_base
 
-SPEC, LOG = "spec.json", "run.log"
+SPEC, LOG, REFERENCE = "spec.json", "run.log", "reference"
 TINY = "tiny"
 
 Event = dict[str, Any]
@@ -51,7 +54,10 @@ class RunOptions:
     """None: a tiny model is made for this run."""
     out: Path
     data: list[Path] = field(default_factory=list)
+    eval: list[Path] = field(default_factory=list)
     env: str | None = None
+    solver: str | None = None
+    """Player of demonstrations: the name of a dialect or ``package.module:object``."""
     start: Path | None = None
     demonstrations: int = 400
     spec: dict[str, Any] = field(default_factory=dict)
@@ -66,9 +72,13 @@ class PreparedRun:
 
     spec: JobSpec
     lines: list[dict[str, Any]] | None
-    excluded: dict[str, int] = field(default_factory=dict)
+    excluded: DataReport = field(default_factory=DataReport)
     tiny_from: list[dict[str, Any]] | None = None
     """Lines that a tiny model's tokenizer is made from; None if the model exists."""
+    eval_lines: list[dict[str, Any]] | None = None
+    """Data that the run is judged on."""
+    reference: Path | None = None
+    """An adapter to copy into the folder, which dpo refers to."""
 
 
 def prepare(wanted: RunOptions) -> PreparedRun:
@@ -78,10 +88,9 @@ def prepare(wanted: RunOptions) -> PreparedRun:
     recipe = recipes.for_model(wanted.model)
     environment: plan.EnvironmentPlan | None = None
     lines: list[dict[str, Any]] | None = None
-    excluded: dict[str, int] = {}
+    excluded = DataReport()
     tiny_from: list[dict[str, Any]] | None = None
     if wanted.env is not None:
-        source = registry.find(wanted.env) if "://" not in wanted.env else None
         environment = plan.EnvironmentPlan(
             **{"max_tokens": recipe.max_tokens, **wanted.plan, "place": wanted.env}
         )
@@ -89,25 +98,37 @@ def prepare(wanted: RunOptions) -> PreparedRun:
             environment.schedule.turns_at(0)
         plan.check(environment, wanted.algorithm, ALGORITHMS[wanted.algorithm].grouped)
         if wanted.algorithm == "sft":
-            lines = demonstrations(source, wanted.env, wanted.demonstrations)
+            lines = demonstrations(wanted, environment, wanted.demonstrations)
         if wanted.model_folder is None:
-            tiny_from = lines or demonstrations(source, wanted.env, 100)
+            tiny_from = lines or demonstrations(wanted, environment, 100)
     else:
-        lines, counted = files.read(
-            wanted.data,
-            wanted.algorithm,
-            behaviour=wanted.spec.get("behaviour", "recorded"),
-            dense=bool(wanted.spec.get("dense_rewards")),
-        )
+        lines, excluded = _read(wanted, wanted.data)
         if wanted.model_folder is None:
             tiny_from = lines
         lines = dataset.select_lines(
-            lines, wanted.algorithm, counted, min_reward=wanted.spec.get("min_reward")
+            lines, wanted.algorithm, excluded, min_reward=wanted.spec.get("min_reward")
         )
-        excluded = dict(counted)
+    eval_lines = None
+    if wanted.eval:
+        eval_lines, left_out = _read(wanted, wanted.eval)
+        excluded.add(left_out)
     folder = wanted.model_folder or wanted.out / "base"
     spec = _spec(wanted, recipe, folder.resolve(), environment)
-    return PreparedRun(spec, lines, excluded, tiny_from)
+    reference = None
+    if spec.reference not in ("start", "base"):
+        found = _reference(Path(spec.reference)).resolve()
+        reference = None if (found / "config.json").is_file() else found
+        spec = spec.model_copy(update={"reference": str(found) if reference is None else REFERENCE})
+    return PreparedRun(spec, lines, excluded, tiny_from, eval_lines, reference)
+
+
+def _read(wanted: RunOptions, paths: list[Path]) -> tuple[list[dict[str, Any]], DataReport]:
+    return files.read(
+        paths,
+        wanted.algorithm,
+        behaviour=wanted.spec.get("behaviour", "recorded"),
+        dense=bool(wanted.spec.get("dense_rewards")),
+    )
 
 
 def write(prepared: PreparedRun, wanted: RunOptions) -> None:
@@ -121,13 +142,16 @@ def write(prepared: PreparedRun, wanted: RunOptions) -> None:
     keep_private(out)
     if prepared.tiny_from is not None:
         tiny_base.build(out / "base", prepared.tiny_from, prepared.spec.seed)
-    if prepared.lines is not None:
-        body = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in prepared.lines)
-        (out / dataset.FILE).write_text(body, encoding="utf-8")
-    if wanted.start is not None:
-        shutil.rmtree(out / "adapter", ignore_errors=True)
-        shutil.copytree(_checkpoint(wanted.start), out / "adapter", copy_function=shutil.copyfile)
-        narrow_tree(out / "adapter")
+    for name, lines in ((dataset.FILE, prepared.lines), (dataset.EVAL_FILE, prepared.eval_lines)):
+        if lines is not None:
+            body = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
+            (out / name).write_text(body, encoding="utf-8")
+    start = None if wanted.start is None else _checkpoint(wanted.start)
+    for name, adapter in (("adapter", start), (REFERENCE, prepared.reference)):
+        if adapter is not None:
+            shutil.rmtree(out / name, ignore_errors=True)
+            shutil.copytree(adapter, out / name, copy_function=shutil.copyfile)
+            narrow_tree(out / name)
     (out / SPEC).write_text(prepared.spec.model_dump_json(indent=1), encoding="utf-8")
 
 
@@ -193,24 +217,73 @@ async def run(out: Path, spec: JobSpec, on_event: Callable[[Event], None]) -> Ev
     return last
 
 
-def demonstrations(environment: Environment | None, place: str, count: int) -> list[dict[str, Any]]:
-    """Returns conversations in which the environment's own reference solves training tasks."""
-    if environment is None:
+def demonstrations(wanted: RunOptions, environment: plan.EnvironmentPlan, count: int) -> list[dict[str, Any]]:
+    """Returns conversations in which training tasks are solved, as dataset lines.
+
+    A task is shown by ``wanted.solver``, by an attempt of ``wanted.data``, which is played again, or by the
+    environment's own reference. Only what the environment calls a success counts. Raises ConfigError,
+    NotFoundError, OnwardError.
+    """
+    return asyncio.run(_demonstrations(wanted, environment, count))
+
+
+async def _demonstrations(
+    wanted: RunOptions, environment: plan.EnvironmentPlan, count: int
+) -> list[dict[str, Any]]:
+    key = os.environ.get(plan.KEY_VARIABLE)
+    async with open_source(environment.place, dialect=environment.dialect, key=key) as source:
+        tasks = _shown_tasks(environment, source, count)
+        if wanted.data:
+            attempts = recorded.read(wanted.data)
+            policy: Policy = RecordedPolicy(attempts)
+            tasks = [task for task in tasks if task.index in attempts]
+            if not tasks:
+                raise ConfigError(
+                    f"The files have attempts at {len(attempts)} tasks of {source.name}, all of them held "
+                    f"out or unknown: give attempts at others."
+                )
+        else:
+            policy = _shown_by(wanted, environment, source)
+        episodes = await rollouts(source, policy, tasks[:count], concurrency=8)
+    solved = [one for one in episodes if one.success]
+    if not solved:
         raise ConfigError(
-            f"The server at {place[:60]} gives no demonstrations, from which a tiny model and sft are made: "
-            f"warm a policy up with --env NAME or --data first, then give its folder with --model."
+            f"None of {len(episodes)} demonstrations succeeded in {source.name}: give others, with --solver "
+            f"or --data."
         )
-    tasks = environment.panel("train", n=count)
-    episodes = asyncio.run(rollouts(LocalSource(environment), reference_policy(environment), tasks))
     return [
         {
-            "trajectory_id": one.key, "session_id": "", "task_type": environment.name, "group_key": None,
+            "trajectory_id": one.key, "session_id": "", "task_type": source.name, "group_key": None,
             "outcome": 1.0, "success": True, "unparsable": False, "raw_total": 1.0,
             "messages": [dict(message) for message in one.messages],
         }
-        for one in episodes
-        if one.success
+        for one in solved
     ]  # fmt: skip
+
+
+def _shown_tasks(environment: plan.EnvironmentPlan, source: TaskSource, count: int) -> list[TaskRef]:
+    """Returns the training tasks in the order in which they are shown: those of a server in a drawn order,
+    because it may sort them by difficulty."""
+    if isinstance(source, LocalSource):
+        return source.panel("train", n=count)
+    tasks, _ = plan.panels(environment, source)
+    return plan.tasks_of(0, tasks, len(tasks), seed=0)
+
+
+def _shown_by(wanted: RunOptions, environment: plan.EnvironmentPlan, source: TaskSource) -> Policy:
+    """Returns the player of demonstrations: the given solver, or the environment's own."""
+    if wanted.solver is not None:
+        make = find_solver(wanted.solver)
+        return ScriptedPolicy(lambda _: make())
+    if isinstance(source, LocalSource):
+        return reference_policy(source.environment)
+    if (known := getattr(source, "solver", None)) is not None:
+        return ScriptedPolicy(lambda _: known())
+    raise ConfigError(
+        f"The server at {environment.place[:60]} has no player that shows how its tasks are solved, and sft "
+        f"and a tiny model are made from that: give one with --solver package.module:object, or attempts at "
+        f"its tasks with --data FILE."
+    )
 
 
 async def reachable(place: str, dialect: str | None) -> dict[str, Any]:
@@ -225,8 +298,14 @@ def _check(wanted: RunOptions) -> None:
         raise ConfigError(
             f"There is no algorithm {wanted.algorithm[:40]!r}: give one of {', '.join(ALGORITHMS)}."
         )
-    if bool(wanted.data) == (wanted.env is not None):
-        raise ConfigError("Nothing to learn from, or two things: give either --data FILE or --env NAME.")
+    replays = wanted.algorithm == "sft" and wanted.env is not None
+    if (not wanted.data and wanted.env is None) or (wanted.data and wanted.env is not None and not replays):
+        raise ConfigError(
+            "Nothing to learn from, or two things: give either --data FILE or --env NAME. Only sft "
+            "takes both: it plays the attempts in the file again."
+        )
+    if wanted.data and wanted.solver is not None:
+        raise ConfigError("Demonstrations come from --data or from --solver: leave one out.")
     if wanted.env is not None:
         request.refuse_environment(wanted.algorithm)
     if wanted.spec.get("dense_rewards"):
@@ -236,6 +315,17 @@ def _check(wanted: RunOptions) -> None:
     refuse_idle(wanted.spec, wanted.algorithm)
     if wanted.spec.get("behaviour") == "recompute" and ALGORITHMS[wanted.algorithm].text_is_enough:
         raise ConfigError(f"--behaviour recompute does nothing in {wanted.algorithm}: leave it out.")
+    if wanted.eval and not ALGORITHMS[wanted.algorithm].text_is_enough:
+        raise ConfigError(
+            f"--eval does nothing in {wanted.algorithm}, whose result shows in an environment: leave it out, "
+            f"or train with --env, which tries held-out tasks."
+        )
+    if (
+        wanted.spec.get("eval_every")
+        and not wanted.eval
+        and (wanted.env is None or wanted.algorithm == "sft")
+    ):
+        raise ConfigError("--eval-every does nothing without --eval: give a file to judge the policy on.")
     if wanted.env is not None and wanted.spec.get("full") and wanted.spec.get("kl_coef"):
         raise ConfigError(
             "A KL penalty in an environment holds to the network without its adapter, and --full trains that "
@@ -252,6 +342,17 @@ def _checkpoint(folder: Path) -> Path:
             checkpoints.verify(candidate)
             return candidate
     raise NotFoundError(f"{folder} holds no checkpoint: give the folder of a finished run of an adapter.")
+
+
+def _reference(folder: Path) -> Path:
+    """Returns the adapter or the model in the folder of a run, or the folder itself. Raises NotFoundError."""
+    for candidate in (folder / "checkpoint", folder / "model", folder):
+        if (candidate / "config.json").is_file() or (candidate / "adapter_config.json").is_file():
+            return candidate
+    raise NotFoundError(
+        f"{folder} holds neither an adapter nor a model to refer to: give --reference start, base, or the "
+        f"folder of a finished run."
+    )
 
 
 def _spec(
@@ -284,8 +385,3 @@ def _spec(
         told = error.errors()[0] if hasattr(error, "errors") else {"loc": ("?",), "msg": str(error)}  # type: ignore[attr-defined]
         where = ".".join(str(part) for part in told["loc"])
         raise ConfigError(f"The option {where} is wrong: {told['msg']}.") from None
-
-
-def excluded_text(excluded: dict[str, int]) -> str:
-    """Formats exclusions as ``3 unscored, 1 no_tokens``; empty for none."""
-    return ", ".join(f"{count} {reason}" for reason, count in sorted(excluded.items()) if count)

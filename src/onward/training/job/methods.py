@@ -12,23 +12,24 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from onward.errors import TrainingError
-from onward.lm import algorithms, sft
+import torch
+
+from onward.errors import ConfigError, TrainingError
+from onward.lm import algorithms, sft, value
 from onward.lm.advantages import MIN_STD, asymmetric
 from onward.lm.algorithms.base import Algorithm, Estimate, RowTensors, spread
 from onward.lm.learner import CriticConfig, Learner, LearnerConfig
-from onward.lm.pairs import Pair, make_pairs, usable
+from onward.lm.pairs import Pair, PairSelection, make_pairs, usable
 from onward.lm.policy import Policy
-from onward.lm.preference import DpoConfig, PreferenceLearner
-from onward.lm.saved import load_state, save_state, trained_tensors
-from onward.lm.stepper import Stepper, Stepping
+from onward.lm.preference import DpoConfig, PreferenceLearner, dpo_loss
+from onward.lm.saved import trained_tensors
+from onward.lm.stepper import Stepping
 from onward.lm.tokens import TokenRow
 from onward.lm.trajectories import NothingToLearnError, Selection, Trajectory
 from onward.training.spec.request import JobSpec
 
 ADAPTER = "policy"
 PAIRS_PER_TASK = 8
-SFT_FILE = "supervised.pt"
 _NAMES = {"dr_grpo": "grpo", "reinforce_pp": "reinforce_plus_plus"}
 _TEMPERED = frozenset({"reinforce", "rloo"})
 
@@ -77,8 +78,13 @@ class Method(Stepping, ABC):
     def __init__(self, policy: Policy, spec: JobSpec) -> None:
         self.policy, self.spec = policy, spec
         self.adapter = None if spec.full else ADAPTER
+        self.tensors = trained_tensors(policy, self.adapter)
+        """The tensors that training changes."""
         self.excluded: dict[str, int] = {}
         """Exclusions of the last ``prepare``, by reason."""
+        longest = policy.shape.max_positions
+        self.max_tokens = longest if spec.max_length is None else min(spec.max_length, longest)
+        """Tokens that a row may have."""
 
     @abstractmethod
     def prepare(self, trajectories: Sequence[Trajectory]) -> int:
@@ -94,6 +100,20 @@ class Method(Stepping, ABC):
 
     @abstractmethod
     def restore(self, folder: Path) -> None: ...
+
+    def save_beside(self, folder: Path) -> None:
+        """Writes the files that a later job needs beside the adapter in ``folder``, if any."""
+        del folder
+
+    def load_beside(self, folder: Path) -> None:
+        """Reads the files of ``save_beside`` that are in ``folder``."""
+        del folder
+
+    def judge(self, trajectories: Sequence[Trajectory]) -> Metrics:
+        """Returns ``eval_loss`` and others on data that is not trained on. Raises TrainingError (DATA)."""
+        raise ConfigError(
+            f"{self.spec.algorithm} cannot be judged on a file: its result shows in an environment (--env)."
+        )
 
     def state(self) -> dict[str, Any]:
         """Returns the algorithm's own state (a baseline), as JSON."""
@@ -114,7 +134,9 @@ class PolicyGradientMethod(Method):
         self._selection: Selection | None = None
 
     def prepare(self, trajectories: Sequence[Trajectory]) -> int:
-        self._selection = self.algorithm.select(trajectories, max_staleness=self.spec.max_staleness)
+        self._selection = self.algorithm.select(
+            trajectories, max_staleness=self.spec.max_staleness, max_tokens=self.max_tokens
+        )
         self.excluded = dict(self._selection.excluded)
         returns = {one.reward for one in (*self._selection.trajectories, *self._selection.observers)}
         if len(returns) == 1 and self.spec.kl_coef == 0:
@@ -142,7 +164,7 @@ class PolicyGradientMethod(Method):
     def _extra(self) -> tuple[str, ...]:
         extra: tuple[str, ...] = ()
         if self.algorithm.uses_critic:
-            extra += ("value_loss", "explained_variance")
+            extra += ("value_loss", "held_out_explained_variance")
         if self.spec.kl_coef > 0:
             extra += ("reference_kl", "kl_coef")
         if self.spec.importance_cap is not None:
@@ -154,6 +176,14 @@ class PolicyGradientMethod(Method):
 
     def restore(self, folder: Path) -> None:
         self.learner.restore(folder)
+
+    def save_beside(self, folder: Path) -> None:
+        if self.learner.critic is not None:
+            self.learner.critic.save(folder)
+
+    def load_beside(self, folder: Path) -> None:
+        if self.learner.critic is not None and (folder / value.FILE).is_file():
+            self.learner.critic.load(folder)
 
     def state(self) -> dict[str, Any]:
         return self.algorithm.state()
@@ -168,23 +198,32 @@ class PreferenceMethod(Method):
 
     def __init__(self, policy: Policy, spec: JobSpec) -> None:
         super().__init__(policy, spec)
+        reference, other = spec.reference, None
+        if reference not in ("start", "base"):
+            reference, other = "other", lambda: _reference(policy, Path(spec.reference), spec.dtype)
+        elif spec.full:
+            reference = "start"  # the base, which is all that there is at the start
         config = DpoConfig(
             beta=spec.beta,
-            learning_rate=spec.learning_rate,
-            epochs=spec.epochs,
             minibatch_pairs=spec.batch_rows,
-            reference="start" if spec.full else "base",
-            micro_batch_tokens=spec.micro_batch_tokens,
-            gradient_checkpointing=spec.gradient_checkpointing,
-            seed=spec.seed,
+            reference=reference,  # type: ignore[arg-type]  # narrowed above
+            length_normalised=spec.length_normalised,
+            label_smoothing=spec.label_smoothing,
+            **_common(spec),
         )
-        self.learner = PreferenceLearner(policy, self.adapter, config)
+        self.learner = PreferenceLearner(policy, self.adapter, config, other)
         self.stepper = self.learner.stepper
         self._pairs: list[Pair] = []
         self._corrected = 0
 
     def prepare(self, trajectories: Sequence[Trajectory]) -> int:
         """Chooses the pairs; ``min_reward`` applies to the return of the chosen side."""
+        kept = self._chosen(trajectories)
+        self._pairs, self.excluded = kept.pairs, dict(kept.excluded)
+        self._corrected = sum(pair.corrected for pair in self._pairs)
+        return len(self._pairs)
+
+    def _chosen(self, trajectories: Sequence[Trajectory]) -> PairSelection:
         found = make_pairs(
             trajectories,
             margin=self.spec.margin,
@@ -192,16 +231,18 @@ class PreferenceMethod(Method):
             per_task=PAIRS_PER_TASK,
             seed=self.spec.seed,
         )
-        kept = usable(found, self.policy.shape.max_positions)
-        self._pairs, self.excluded = kept.pairs, dict(kept.excluded)
-        self._corrected = sum(pair.corrected for pair in self._pairs)
-        return len(self._pairs)
+        return usable(found, self.max_tokens)
 
     def steps(self) -> Iterator[tuple[int, int, Metrics]]:
         for step in self.learner.update(self._pairs):
             values = {k: _finite(v) for k, v in asdict(step).items() if isinstance(v, float)}
-            told = {"learning_rate": self.spec.learning_rate, "correction_pairs": self._corrected}
+            told = {"learning_rate": self.stepper.rate, "correction_pairs": self._corrected}
             yield step.step, step.total_steps, {**values, **told}
+
+    def judge(self, trajectories: Sequence[Trajectory]) -> Metrics:
+        margins = torch.tensor(self.learner.margins(self._chosen(trajectories).pairs))
+        loss = dpo_loss(margins, self.spec.label_smoothing).mean()
+        return {"eval_loss": float(loss), "eval_accuracy": float((margins > 0).float().mean())}
 
     def save(self, folder: Path) -> bool:
         return self.learner.save(folder)
@@ -210,72 +251,77 @@ class PreferenceMethod(Method):
         self.learner.restore(folder)
 
 
+def _reference(policy: Policy, folder: Path, dtype: str) -> tuple[Policy, str | None]:
+    """Loads the policy in ``folder``: a network of its own, or an adapter of ``policy``'s network. Raises
+    ConfigError for a network that reads other tokens."""
+    if (folder / "config.json").is_file():
+        other = Policy.load(folder, dtype=dtype)
+        if other.tokenizer.get_vocab() != policy.tokenizer.get_vocab():
+            raise ConfigError(
+                f"The reference in {folder} has another tokenizer than the policy in training, so their "
+                f"probabilities cannot be compared: give one of the same model."
+            )
+        return other, None
+    if "reference" not in policy.adapters:
+        policy.add_adapter("reference", folder)
+    return policy, "reference"
+
+
 class SupervisedMethod(Method):
     """Supervised learning: sft."""
 
     def __init__(self, policy: Policy, spec: JobSpec) -> None:
         super().__init__(policy, spec)
-        self._tensors = trained_tensors(policy, self.adapter)
-        self.stepper = Stepper(list(self._tensors.values()), spec.learning_rate, max_grad_norm=1.0)
-        self.stepper.scale_for(policy.weights.norm.dtype)
+        config = sft.SftConfig(batch_rows=spec.batch_rows, **_common(spec))
+        self.learner = sft.SupervisedLearner(policy, self.adapter, config)
+        self.stepper = self.learner.stepper
         self._rows: list[TokenRow] = []
-        self._done = 0
 
     def prepare(self, trajectories: Sequence[Trajectory]) -> int:
         """Chooses rows by ``min_reward`` (default: success, a return of 1)."""
-        least = 1.0 if self.spec.min_reward is None else self.spec.min_reward
-        good = sft.warm_start_rows(trajectories, least)
-        longest = self.policy.shape.max_positions
-        self._rows = [row for row in good if len(row) <= longest]
-        self.excluded = {
-            "below_min_reward": sum((one.reward or 0.0) < least for one in trajectories),
-            "too_long": len(good) - len(self._rows),
-        }
-        if not self._rows:
-            raise TrainingError(
-                "DATA",
-                f"None of the {len(good)} rows to imitate fits into the {longest} tokens that the network "
-                f"reads: give shorter ones.",
-            )
+        self._rows, self.excluded = self._chosen(trajectories)
         return len(self._rows)
 
-    def steps(self) -> Iterator[tuple[int, int, Metrics]]:
-        for step in sft.fit(
-            self.policy,
-            self.adapter,
-            self._rows,
-            learning_rate=self.spec.learning_rate,
-            batch_rows=self.spec.batch_rows,
-            epochs=self.spec.epochs,
-            micro_batch_tokens=self.spec.micro_batch_tokens,
-            recompute=self.spec.gradient_checkpointing,
-            seed=self.spec.seed,
-            stepper=self.stepper,
-            done=self._done,
-        ):
-            self._done = step.step
-            metrics = {"loss": step.loss, "grad_norm": step.grad_norm}
-            yield (
-                step.step,
-                step.total_steps,
-                {
-                    **{name: _finite(value) for name, value in metrics.items()},
-                    "learning_rate": self.spec.learning_rate,
-                },
+    def _chosen(self, trajectories: Sequence[Trajectory]) -> tuple[list[TokenRow], dict[str, int]]:
+        least = 1.0 if self.spec.min_reward is None else self.spec.min_reward
+        good = sft.warm_start_rows(trajectories, least)
+        kept = [row for row in good if row.trained[-1] < self.max_tokens]
+        if not kept:
+            raise TrainingError(
+                "DATA",
+                f"None of the {len(good)} rows to imitate fits into {self.max_tokens} tokens: give shorter "
+                f"ones, or raise the maximum length.",
             )
+        low = sum((one.reward or 0.0) < least for one in trajectories)
+        return kept, {"below_min_reward": low, "too_long": len(good) - len(kept)}
+
+    def steps(self) -> Iterator[tuple[int, int, Metrics]]:
+        for step in self.learner.update(self._rows):
+            metrics = {"loss": step.loss, "grad_norm": step.grad_norm, "learning_rate": self.stepper.rate}
+            yield step.step, step.total_steps, {name: _finite(value) for name, value in metrics.items()}
+
+    def judge(self, trajectories: Sequence[Trajectory]) -> Metrics:
+        return {"eval_loss": self.learner.loss(self._chosen(trajectories)[0])}
 
     def save(self, folder: Path) -> bool:
-        if not self.finite:
-            return False
-        save_state(folder / SFT_FILE, self._tensors, {"stepper": self.stepper.state(), "done": self._done})
-        return True
+        return self.learner.save(folder)
 
     def restore(self, folder: Path) -> None:
-        state = load_state(folder / SFT_FILE, self._tensors)
-        self.stepper.load_state(state["stepper"])
-        self._done = int(state["done"])
-        if self.adapter is None:
-            self.policy.weights.unpack()
+        self.learner.restore(folder)
+
+
+def _common(spec: JobSpec) -> dict[str, Any]:
+    """Returns the settings that every learner has."""
+    return {
+        "learning_rate": spec.learning_rate,
+        "epochs": spec.epochs,
+        # In an environment each step is an update of its own; the rate falls over all of them (OnPolicy).
+        **({"schedule": spec.schedule, "warmup_steps": spec.warmup_steps} if not spec.plays else {}),
+        "max_steps": spec.max_steps,
+        "micro_batch_tokens": spec.micro_batch_tokens,
+        "gradient_checkpointing": spec.gradient_checkpointing,
+        "seed": spec.seed,
+    }
 
 
 def make(policy: Policy, spec: JobSpec) -> Method:
@@ -292,9 +338,6 @@ def learner_config(spec: JobSpec) -> LearnerConfig:
     that serves.
     """
     return LearnerConfig(
-        learning_rate=spec.learning_rate,
-        schedule="constant" if spec.environment is not None else spec.schedule,
-        epochs=spec.epochs,
         minibatch_rows=spec.batch_rows,
         clip_epsilon=spec.clip_epsilon,
         normaliser="constant" if spec.algorithm == "dr_grpo" else spec.normaliser,
@@ -305,9 +348,7 @@ def learner_config(spec: JobSpec) -> LearnerConfig:
         behaviour=spec.behaviour,
         importance_cap=spec.importance_cap,
         critic=CriticConfig() if spec.algorithm == "ppo" else None,
-        micro_batch_tokens=spec.micro_batch_tokens,
-        gradient_checkpointing=spec.gradient_checkpointing,
-        seed=spec.seed,
+        **_common(spec),
     )
 
 

@@ -22,8 +22,10 @@ from onward.envs.rollouts import Episode, rollouts
 from onward.envs.sources import TaskSource
 from onward.envs.tasks import TaskRef
 from onward.errors import TrainingError
+from onward.lm.cursor import rate_share
 from onward.lm.trajectories import NothingToLearnError
 from onward.training.job.actor import Actor, trajectory
+from onward.training.job.kept import KeptPolicy
 from onward.training.job.methods import Method
 from onward.training.spec import environment_plan as plans
 from onward.training.spec.algorithms import ALGORITHMS
@@ -55,6 +57,8 @@ class RunProgress:
     """Metrics of the last step."""
     panel_hash: str = ""
     """Hash of the held-out tasks that ``before`` was measured on."""
+    evaluated: int = 0
+    """Last step after which the held-out tasks were tried."""
 
 
 class OnPolicy:
@@ -74,12 +78,15 @@ class OnPolicy:
         emit: Emit,
         save: Save,
         stop: Callable[[], None],
+        kept: KeptPolicy,
     ) -> None:
-        """``stop`` is called at every token and may raise; ``save`` receives the course after each step."""
+        """``stop`` is called at every token and may raise; ``save`` receives the course after each step.
+        ``kept`` keeps the policy with the best held-out success."""
         assert spec.environment is not None
         self.method, self.source, self.spec = method, source, spec
         self.plan: EnvironmentPlan = spec.environment
         self.course, self._emit, self._save, self._stop = course, emit, save, stop
+        self._kept = kept
         self._train, self._held_out = plans.panels(self.plan, source)
         self._thread = ThreadPoolExecutor(
             max_workers=1,
@@ -101,6 +108,8 @@ class OnPolicy:
         if course.before is None:
             course.before = await self._evaluate("before")
             course.panel_hash = self.source.panel_hash
+            if self.spec.start_counts:
+                self._offer(course.before)
             self._save(vars(course))
         elif course.panel_hash != self.source.panel_hash:
             raise TrainingError(
@@ -108,6 +117,7 @@ class OnPolicy:
                 f"{self.source.name} serves other held-out tasks than when this run began: start a new run.",
             )
         while course.step < plan.steps:
+            await self._evaluate_if_due()
             metrics = await self._step(course.step)
             course.step += 1
             course.last = metrics
@@ -123,6 +133,22 @@ class OnPolicy:
         if course.updates == 0:
             raise TrainingError("DATA", self._nothing_learned())
         return await self._summary()
+
+    async def _evaluate_if_due(self) -> None:
+        """Evaluates after every period, before the next one: a stop meanwhile repeats it."""
+        step = self.course.step
+        if not step or step % self.spec.evaluation_period(self.plan.steps) or step == self.course.evaluated:
+            return
+        figures = await self._evaluate(f"step {step}")
+        self.course.evaluated = step
+        if self._offer(figures):
+            self._save(vars(self.course))
+
+    def _offer(self, figures: dict[str, Any]) -> bool:
+        """Keeps the present policy if none had more success, and as much reward with the same success."""
+        if not figures or figures["success"] is None:
+            return False
+        return self._kept.offer(self.course.step, figures["success"], figures["reward"])
 
     async def _step(self, step: int) -> dict[str, Any]:
         plan, course, started = self.plan, self.course, time.monotonic()
@@ -148,6 +174,8 @@ class OnPolicy:
             "unscored": len(episodes) - len(scored),
             "horizon": schedule.turns_at(step) if schedule else self.source.horizon,
         }
+        share = rate_share(self.spec.schedule, step, plan.steps, self.spec.warmup_steps)
+        self.method.stepper.learning_rate = self.spec.learning_rate * share
         learned = await asyncio.get_running_loop().run_in_executor(self._thread, self._learn, episodes)
         course.without_signal = 0 if learned else course.without_signal + 1
         course.updates += bool(learned)
@@ -219,7 +247,8 @@ class OnPolicy:
             )
 
     async def _evaluate(self, when: str) -> dict[str, Any]:
-        """Measures held-out success and reward, each task once, with the same seeds before and after."""
+        """Measures held-out success and reward, each task once, with the same seeds before and after and the
+        last turn limit of the schedule."""
         if not self._held_out:
             return {}
         self._emit("stage", name=f"held-out tasks, {when}")
@@ -228,7 +257,7 @@ class OnPolicy:
             1,
             f"{self.spec.seed}/held-out",
             self.plan.held_out_temperature,
-            None,
+            schedule.turns[-1] if (schedule := self.plan.schedule) else None,
             for_training=False,
         )
         scored = [one for one in episodes if one.reward is not None]
@@ -244,6 +273,7 @@ class OnPolicy:
     async def _summary(self) -> dict[str, Any]:
         course = self.course
         after = await self._evaluate("after")
+        self._offer(after)
         facts: dict[str, Any] = {
             **course.last,
             "environment": self.source.name,
@@ -258,11 +288,11 @@ class OnPolicy:
         return facts
 
     def _nothing_learned(self) -> str:
-        name, steps = self.source.name, self.course.without_signal
+        place, steps = self.plan.place, self.course.without_signal
         return (
-            f"The attempts at a task in {name} all ended alike for {steps} steps in a row, so there is "
-            f"nothing to learn from: warm the policy up first (`onward train --algorithm sft --env {name}`), "
-            f"choose easier tasks, or raise the group size."
+            f"The attempts at a task in {self.source.name} all ended alike for {steps} steps in a row, so "
+            f"there is nothing to learn from: warm the policy up first (`onward train --algorithm sft --env "
+            f"{place}`), choose easier tasks, or raise the group size."
         )
 
 

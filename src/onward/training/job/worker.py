@@ -17,6 +17,7 @@ import resource
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,7 @@ from onward.files import is_disk_failure
 from onward.processes import CALLING, COMPUTING, die_with_parent
 from onward.training import checkpoints
 from onward.training.data import admission, conversations, dataset
+from onward.training.data.report import DataReport
 from onward.training.job.state import StateFolder
 from onward.training.spec.environment_plan import KEY_VARIABLE
 from onward.training.spec.request import JobSpec
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from onward.lm.chat import Chat
     from onward.lm.policy import Policy
     from onward.lm.trajectories import Trajectory
+    from onward.training.job.kept import KeptPolicy
     from onward.training.job.methods import Method
 
 STOPPED = 3
@@ -102,6 +105,7 @@ class _Run:
         self.folder, self.stop = folder, stop
         self.spec = JobSpec.model_validate_json((folder / "spec.json").read_bytes())
         self.state = StateFolder(folder / "state")
+        self.kept: KeptPolicy
         self.started = time.monotonic()
         self._saved = time.monotonic()
 
@@ -109,16 +113,21 @@ class _Run:
         import torch
 
         from onward.training.job import methods
+        from onward.training.job.kept import KeptPolicy
 
         spec = self.spec
-        plays = spec.environment is not None and spec.algorithm != "sft"
+        if spec.reference not in ("start", "base"):
+            spec = spec.model_copy(update={"reference": str(self.folder / spec.reference)})
+        plays = spec.plays
         torch.set_num_threads(1 if plays else spec.thread_count)  # see OnPolicy
         torch.manual_seed(spec.seed)
         emit("stage", name="load")
         policy, baseline = _load(self.folder, spec)
         method = methods.make(policy, spec)
         method.load_state(baseline or {})
+        method.load_beside(self.folder / "adapter")
         facts = self._restored(method)
+        self.kept = KeptPolicy(self.folder / "kept", method.tensors, facts.get("kept"))
         metrics = self._on_policy(method, facts) if plays else self._on_data(policy, method, facts)
         self._finish(policy, method, metrics)
 
@@ -152,35 +161,39 @@ class _Run:
         """
         due = always or self.stop.asked or time.monotonic() - self._saved > self.spec.save_seconds
         due = due or (self.spec.save_steps is not None and facts["step"] % self.spec.save_steps == 0)
-        saved = due and self.state.save(method.save, facts)
+        saved = due and self.state.save(method.save, {**facts, "kept": self.kept.facts})
         if saved:
             self._saved = time.monotonic()
+            self.kept.remove_others()
         self.stop()
         return saved
 
     def _on_data(self, policy: Policy, method: Method, facts: dict[str, Any]) -> dict[str, Any]:
         """Takes the remaining optimiser steps on the frozen dataset; returns metrics of the last step and of
         the data. ``facts`` are those of the saved state; after its last step only the summary remains."""
-        done = int(facts.get("step", 0))
         lines = dataset.read(self.folder / dataset.FILE)
         _refuse_work_of_others(lines, self.spec.start_digest or policy.base_digest)
-        worded = any("messages" in line or "correction" in line for line in lines)
-        chat = _chat(policy) if worded else None
-        trajectories = [trajectory_of(line, self.spec, chat) for line in lines]
+        report = DataReport()
+        trajectories = trajectories_of(lines, self.spec, policy, report, method.max_tokens)
         algorithm = method.state()  # as it was before these rows: a resumed update estimates again
         rows = method.prepare(trajectories)
-        emit("stage", name="train", rows=rows, trajectories=len(lines), excluded=method.excluded)
+        report.update(method.excluded)
+        emit("stage", name="train", rows=rows, trajectories=len(lines), excluded=dict(report),
+             places=report.places)  # fmt: skip
+        judge = self._judge(policy, method)
+        if self.kept.step is None and self.spec.start_counts:
+            judge(0)
         trained = sum(sum(one.counts) for one in trajectories)
         per_step = trained / len(lines) * min(rows, self.spec.batch_rows)
         metrics: dict[str, Any] = facts.get("metrics") or {}
         before = time.monotonic()
-        last = self.spec.max_steps or math.inf
-        for step, total, found in method.steps() if done < last else ():
-            total = int(min(total, last))
+        for step, total, found in method.steps():
             now = time.monotonic()
             speed = per_step / max(1e-9, now - before)
-            before = now
-            metrics = {**found, "steps": total}
+            due = step == total or step % self.spec.evaluation_period(total) == 0
+            judged, changed = judge(step) if due else ({}, False)
+            before = time.monotonic()
+            metrics = {**found, **judged, "steps": total}
             emit(
                 "progress",
                 step=step,
@@ -189,10 +202,25 @@ class _Run:
                 elapsed=now - self.started,
                 metrics={**metrics, "tokens_per_second": speed},
             )
-            self._save(method, {"step": step, "algorithm": algorithm, "metrics": metrics})
-            if step >= last:
-                break
+            self._save(method, {"step": step, "algorithm": algorithm, "metrics": metrics}, always=changed)
         return {**metrics, **summary(lines, self.spec), "baseline": method.state() or None}
+
+    def _judge(self, policy: Policy, method: Method) -> Callable[[int], tuple[dict[str, Any], bool]]:
+        """Returns a function that judges the policy after a step on the run's own evaluation file: metrics,
+        and True if it is the best so far. Without such a file it returns nothing."""
+        path = self.folder / dataset.EVAL_FILE
+        if not path.is_file():
+            return lambda step: ({}, False)
+        lines = dataset.read(path)
+        report = DataReport()
+        trajectories = trajectories_of(lines, self.spec, policy, report, method.max_tokens)
+
+        def judge(step: int) -> tuple[dict[str, Any], bool]:
+            figures = method.judge(trajectories)
+            emit("eval", step=step, excluded=dict(report), **figures)
+            return figures, self.kept.offer(step, -figures["eval_loss"])
+
+        return judge
 
     def _on_policy(self, method: Method, facts: dict[str, Any]) -> dict[str, Any]:
         from onward.envs.sources import open_source
@@ -210,14 +238,21 @@ class _Run:
             key = os.environ.get(KEY_VARIABLE)
             async with open_source(plan.place, dialect=plan.dialect, key=key) as source:
                 on_policy = OnPolicy(
-                    method, source, self.spec, course=course, emit=emit, save=save, stop=self.stop
+                    method,
+                    source,
+                    self.spec,
+                    course=course,
+                    emit=emit,
+                    save=save,
+                    stop=self.stop,
+                    kept=self.kept,
                 )
                 try:
                     return await on_policy.run()
                 except StopError:  # requested during play: nothing has changed since the last step
                     if course.before is not None:
-                        self.state.save(method.save, {"course": vars(course), "step": course.step,
-                                                      "algorithm": method.state()})  # fmt: skip
+                        facts = {"course": vars(course), "step": course.step, "kept": self.kept.facts}
+                        self.state.save(method.save, {**facts, "algorithm": method.state()})
                     raise
 
         return {**asyncio.run(learn()), "baseline": method.state() or None}
@@ -239,30 +274,47 @@ class _Run:
             metrics["ignored_hyperparameters"] = spec.ignored
         if spec.not_as_asked:
             metrics["not_as_asked"] = spec.not_as_asked
-        told: dict[str, Any] = {"metrics": metrics}
-        if spec.full:
-            policy.save(self.folder / "model")
-            (self.folder / "model" / "training.json").write_text(json.dumps(told, indent=1, sort_keys=True))
-            told["model"] = "model"
-        else:
-            out = self.folder / "checkpoint"
-            out.mkdir(exist_ok=True)
-            policy.save_adapter(_adapter(), out)
-            manifest = checkpoints.write_manifest(
-                out,
-                job_id=spec.job_id,
-                epoch=spec.epoch,
-                base_digest=policy.base_digest,
-                start_digest=spec.start_digest,
-                metrics=metrics,
-            )
-            told = {"adapter_digest": manifest.adapter_digest, "metrics": manifest.metrics}
+        kept, last = self.kept, int(metrics.get("steps", 0))
+        chosen: dict[str, Any] = {}
+        if kept.step is not None:
+            by = "held-out success" if spec.plays else "loss on --eval"
+            figure = kept.figures[0] if spec.plays else -kept.figures[0]
+            chosen = {"handed_out": {"step": kept.step, "of": last, "by": by, "figure": figure}}
+        if kept.step is not None and kept.step != last:
+            self._write(policy, method, self.folder / "last", metrics)
+            kept.put_back()
+            if spec.full:
+                policy.weights.unpack()
+        told = self._write(
+            policy, method, self.folder / ("model" if spec.full else "checkpoint"), {**metrics, **chosen}
+        )
         emit(
             "done",
             seconds=time.monotonic() - self.started,
             peak_memory_gb=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 20),
             **told,
         )
+
+    def _write(self, policy: Policy, method: Method, out: Path, metrics: dict[str, Any]) -> dict[str, Any]:
+        """Writes the present policy to ``out``; returns its facts for the last event."""
+        spec = self.spec
+        if spec.full:
+            policy.save(out)
+            told: dict[str, Any] = {"metrics": metrics}
+            (out / "training.json").write_text(json.dumps(told, indent=1, sort_keys=True))
+            return {**told, "model": out.name}
+        out.mkdir(exist_ok=True)
+        policy.save_adapter(_adapter(), out)
+        method.save_beside(out)
+        manifest = checkpoints.write_manifest(
+            out,
+            job_id=spec.job_id,
+            epoch=spec.epoch,
+            base_digest=policy.base_digest,
+            start_digest=spec.start_digest,
+            metrics=metrics,
+        )
+        return {"adapter_digest": manifest.adapter_digest, "metrics": manifest.metrics}
 
 
 def _adapter() -> str:
@@ -307,6 +359,37 @@ def _chat(policy: Policy) -> Chat:
     return Chat(policy.tokenizer)
 
 
+def trajectories_of(
+    lines: list[dict[str, Any]], spec: JobSpec, policy: Policy, report: DataReport, max_tokens: int
+) -> list[Trajectory]:
+    """Builds the trajectories of a dataset. A line that this model cannot read is left out and counted
+    (``bad_row``).
+
+    The places of rows above ``max_tokens`` are noted only: the algorithm leaves those out. Raises
+    TrainingError (DATA) when no line is left.
+    """
+    from jinja2.exceptions import TemplateError
+
+    worded = any("messages" in line or "correction" in line for line in lines)
+    chat = _chat(policy) if worded else None
+    found = []
+    first: Exception | None = None
+    for line in lines:
+        place = str(line.get("place") or line["trajectory_id"])
+        try:
+            one = trajectory_of(line, spec, chat)
+        except (OnwardError, TemplateError) as error:
+            first = first or error
+            report.leave_out("bad_row", place)
+            continue
+        if one.longest > max_tokens:
+            report.note("too_long", place)
+        found.append(one)
+    if not found:
+        raise TrainingError("DATA", f"None of the {len(lines)} rows can be trained on. The first: {first}")
+    return found
+
+
 def trajectory_of(line: dict[str, Any], spec: JobSpec, chat: Chat | None) -> Trajectory:
     """Builds a trajectory with one return from a dataset line; ``chat`` is for lines of text and corrections.
 
@@ -319,7 +402,7 @@ def trajectory_of(line: dict[str, Any], spec: JobSpec, chat: Chat | None) -> Tra
     if chat is None or "calls" in line:
         rows = rows_from_calls(conversations.calls_of(line))
     else:
-        rows = [conversations.token_row(chat, line["messages"])]
+        rows = [conversations.token_row(chat, line["messages"], tools=line.get("tools") or ())]
     staleness = int(line.get("staleness", 0))
     penalty = spec.unparsable_penalty * line["unparsable"]
     dense = line.get("turn_rewards") if spec.dense_rewards else None
@@ -344,6 +427,7 @@ def summary(lines: list[dict[str, Any]], spec: JobSpec) -> dict[str, Any]:
     name = "raw_total" if spec.return_from == "raw_total" else "outcome"
     scored = [line for line in lines if line[name] is not None]
     returns = [line[name] - spec.unparsable_penalty * line["unparsable"] for line in scored]
+    told = [line["success"] for line in scored if line["success"] is not None]
     mean = _mean(returns)
     answers = sum(len(line.get("calls", ())) for line in lines)
     masked = sum(len(admission.masked(line.get("calls", ()))) for line in lines)
@@ -354,7 +438,7 @@ def summary(lines: list[dict[str, Any]], spec: JobSpec) -> dict[str, Any]:
         "outcome_mean": _mean([line["outcome"] for line in scored]),
         "raw_total_mean": _mean([line["raw_total"] for line in scored]),
         "unparsable_share": _mean([line["unparsable"] for line in scored]),
-        "success_rate": _mean([line["success"] for line in scored]),
+        **({"success_rate": _mean(told)} if told else {}),
         "masked_share": masked / answers if answers else 0.0,
         "sampled_tokens": sum(len(call["token_ids"]) for line in lines for call in line.get("calls", ())),
     }

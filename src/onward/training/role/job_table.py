@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from datetime import datetime, timedelta
 from typing import Any, Literal
 
 from pydantic import Field
 
 from onward.bus import Bucket, read_all, read_stored
-from onward.clock import Clock, utc_text
+from onward.clock import Clock, read_time, utc_text
 from onward.contracts import TrainingRequest, encode, to_document
-from onward.contracts.buckets import ENDED_JOBS, JobEntry, Piece, Record
+from onward.contracts.buckets import ENDED_JOBS, JobEntry, Moment, Piece, Record
 from onward.errors import ConflictError, ContractError, IllegalTransitionError, TrainingError
 from onward.ids import check_id
+from onward.retry import pause_after
 from onward.training.checkpoints import Commit
 
 JobState = Literal["queued", "running", "completed", "failed", "cancelled"]
@@ -31,6 +33,8 @@ TRANSITIONS: dict[JobState, frozenset[JobState]] = {
     "cancelled": frozenset(),
 }
 TERMINAL = frozenset(state for state, after in TRANSITIONS.items() if not after)
+LEAST_PAUSE, MOST_PAUSE = 5.0, 60.0
+"""Shortest and longest pause in seconds before the next attempt of an interrupted job; it doubles."""
 PRIORITY_ORDER = {"urgent": 0, "high": 1, "normal": 2, "low": 3}
 
 
@@ -59,6 +63,10 @@ class JobRecord(Record):
     killed: int = 0
     """Attempts whose process was killed from outside, or whose trainer vanished. They do not count as failed,
     but have a limit of their own: the job may be the cause (memory)."""
+    interruptions: int = 0
+    """Attempts in a row that were killed, or met a part that was away or refused."""
+    not_before: Moment | None = None
+    """Time at which a job that was interrupted may be claimed again; others run meanwhile."""
     owner: str | None = None
     start_digest: str | None = None
     dataset_sha256: str | None = None
@@ -78,6 +86,14 @@ class JobRecord(Record):
     def failed_attempts(self) -> int:
         """Attempts that ended by the job's own fault; the running one counts."""
         return self.attempt - self.handed_back - self.killed
+
+    def waits(self, now: datetime) -> bool:
+        """Returns whether the pause after an interruption goes on. A clock that was set back cannot make it
+        longer than it was."""
+        if self.not_before is None:
+            return False
+        left = (read_time(self.not_before) - now).total_seconds()
+        return 0 < left <= MOST_PAUSE
 
     @property
     def priority(self) -> int:
@@ -168,8 +184,9 @@ class JobTable:
         return sorted(found, key=lambda pair: (pair[0].created_at, pair[0].job_id))
 
     async def queued(self) -> list[tuple[JobRecord, int]]:
-        """Returns the waiting jobs, most urgent first, then oldest first."""
-        waiting = [pair for pair in await self.all() if pair[0].state == "queued"]
+        """Returns the jobs that may be claimed now, most urgent first, then oldest first."""
+        now = self._clock.now()
+        waiting = [pair for pair in await self.all() if pair[0].state == "queued" and not pair[0].waits(now)]
         return sorted(waiting, key=lambda pair: (pair[0].priority, pair[0].created_at))
 
     async def move(
@@ -180,13 +197,37 @@ class JobTable:
             raise IllegalTransitionError(f"Job {record.job_id} is {record.state} and cannot become {state}.")
         return await self._write(record, revision, state=state, **changes)
 
+    async def postpone(
+        self, record: JobRecord, revision: int, error: JobError, **changes: Any
+    ) -> tuple[JobRecord, int]:
+        """Returns an interrupted job to the queue, where it waits, longer each time in a row. Raises
+        IllegalTransitionError or ConflictError."""
+        interruptions = record.interruptions + 1
+        pause = pause_after(interruptions, LEAST_PAUSE, MOST_PAUSE)
+        return await self.move(
+            record,
+            revision,
+            "queued",
+            owner=None,
+            error=error,
+            interruptions=interruptions,
+            not_before=utc_text(self._clock.now() + timedelta(seconds=pause)),
+            **changes,
+        )
+
     async def mark_announced(self, record: JobRecord, revision: int) -> None:
         """Marks the event of the job's final state as published."""
         await self._write(record, revision, announced=True)
 
     async def claim(self, record: JobRecord, revision: int, owner: str) -> tuple[JobRecord, int]:
         return await self.move(
-            record, revision, "running", owner=owner, attempt=record.attempt + 1, error=None
+            record,
+            revision,
+            "running",
+            owner=owner,
+            attempt=record.attempt + 1,
+            error=None,
+            not_before=None,
         )
 
     async def renew(

@@ -30,12 +30,12 @@ from onward.errors import (
     ContractError,
     ObjectError,
     OnwardError,
+    RefusedError,
     TrainingError,
     WarehouseError,
 )
 from onward.files import is_disk_failure, locked
 from onward.ids import local_id, new_id
-from onward.retry import Backoff
 from onward.roles import ready, together
 from onward.telemetry.crashpoints import crashpoint
 from onward.training import checkpoints
@@ -48,18 +48,17 @@ log = structlog.get_logger(__name__)
 
 IDLE_SECONDS = 0.5
 PROGRESS_SECONDS = 2.0
-AGAIN_SECONDS = 5.0, 60.0
-"""Shortest and longest pause before the next attempt after an interruption from outside; it doubles."""
 MOST_KILLED = 10
 """Attempts that may be killed before the job fails: a job that needs too much memory is killed each time."""
 ALERT_AT, ALERT_EVERY = 3, 60
-"""Interruptions in a row after which an alert is raised, and after how many more it is repeated."""
+"""Interruptions of one job in a row after which an alert is raised, and after how many it is repeated."""
 KILLS = frozenset(signal.Signals) - {
     signal.SIGSEGV, signal.SIGABRT, signal.SIGILL, signal.SIGFPE, signal.SIGTRAP, signal.SIGSYS,
 }  # fmt: skip
 """Signals that end a process from outside; the others are its own crashes."""
-Cause = Literal["failed", "killed", "outage"]
-"""Reason why an attempt ended without a result. Only the first counts towards ``training.max_attempts``."""
+Cause = Literal["failed", "refused", "killed", "outage"]
+"""Reason why an attempt ended without a result. ``refused``: a part answered, and refused. This one and
+``failed`` count towards ``training.max_attempts``. After all but ``failed`` the job waits for a while."""
 
 
 class Trainer:
@@ -71,9 +70,6 @@ class Trainer:
         self.node = local_id(ctx.settings.run_dir / "node")
         self.owner = f"{self.node}:{new_id()}"
         self._seen: dict[str, tuple[int, float]] = {}
-        self._interruptions = 0
-        """Interruptions from outside since the last attempt that ended by itself."""
-        self._pause = Backoff(*AGAIN_SECONDS)
 
     async def handle_requests(self, messages: list[Message]) -> list[Ack | DeadLetter]:
         """Records each request once; dead-letters a request that cannot be recorded, with a reason."""
@@ -143,10 +139,13 @@ class Trainer:
         abandoned = record.owner == self.owner  # by this process, while NATS was away
         why = JobError(code="INFRA", message="The worker died and the job was given up.")
         with contextlib.suppress(ConflictError):
-            await self._again(record, revision, why, "outage" if abandoned else "killed")
+            await self._again(record, revision, why, "outage" if abandoned else "killed", pause=False)
 
-    async def _again(self, record: JobRecord, revision: int, why: JobError, cause: Cause) -> None:
-        """Returns the job to the queue for the next attempt, or fails it after the last allowed one."""
+    async def _again(
+        self, record: JobRecord, revision: int, why: JobError, cause: Cause, *, pause: bool
+    ) -> None:
+        """Returns the job to the queue for the next attempt, or fails it after the last allowed one. With
+        ``pause`` it waits there, longer each time in a row, with an alert if that goes on."""
         counts = {"killed": record.killed + (cause == "killed")}
         counts["handed_back"] = record.handed_back + (cause == "outage")
         attempts, most = record.failed_attempts, self.ctx.settings.training.max_attempts
@@ -157,21 +156,19 @@ class Trainer:
             error = JobError(code=why.code, message=message)
             await self._finish(record, revision, "failed", error=error, **counts)
             return
-        await self.table.move(record, revision, "queued", owner=None, **counts)
         log.warning("job queued again", job_id=record.job_id, attempt=record.attempt, reason=why.message)
-
-    async def _wait_after_interruption(self, record: JobRecord, why: JobError) -> None:
-        """Waits before the next attempt, longer each time, and raises an alert if it goes on."""
-        self._interruptions += 1
-        if self._interruptions == ALERT_AT or self._interruptions % ALERT_EVERY == 0:
+        if not pause:
+            await self.table.move(record, revision, "queued", owner=None, interruptions=0, **counts)
+            return
+        record, _ = await self.table.postpone(record, revision, why, **counts)
+        if record.interruptions == ALERT_AT or record.interruptions % ALERT_EVERY == 0:
             await self.ctx.alerts.raise_(
                 "training_interrupted",
-                f"Training job {record.job_id} was interrupted {self._interruptions} times in a row from "
+                f"Training job {record.job_id} was interrupted {record.interruptions} times in a row from "
                 f"outside, and waits in the queue: {why.message}",
                 job_id=record.job_id,
                 code=why.code,
             )
-        await self.ctx.clock.sleep(self._pause.next())
 
     async def _run(self, lease: JobLease) -> None:
         """Runs one attempt, from freezing the data to the commit."""
@@ -207,14 +204,9 @@ class Trainer:
             if cause is None:
                 await self._finish(record, revision, "failed", error=why)
             else:
-                await self._again(record, revision, why, cause)
-            if cause in ("killed", "outage"):
-                await self._wait_after_interruption(record, why)
-                return
+                await self._again(record, revision, why, cause, pause=cause != "failed")
         else:
             await self._complete(lease, commit, done)
-        self._interruptions = 0
-        self._pause.reset()
 
     async def _hand_back(self, lease: JobLease, *tasks: asyncio.Task[Any]) -> None:
         """Returns the job to the queue on a clean stop, so that a restart need not wait for the lease."""
@@ -426,6 +418,8 @@ def _cause_of(error: OnwardError | OSError, folder: Path) -> Cause | None:
     """Returns why an attempt ended; None if no further attempt could succeed."""
     if isinstance(error, _ChildKilledError):
         return "killed"
+    if isinstance(error, RefusedError):
+        return "refused"
     if isinstance(error, BusError | ObjectError | WarehouseError):
         return "outage"
     if isinstance(error, OSError):

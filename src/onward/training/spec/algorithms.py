@@ -93,7 +93,8 @@ ALGORITHMS = {get_args(kind.model_fields["algorithm"].annotation)[0]: kind for k
 """Name → class, in the order of the union."""
 REQUESTED = frozenset(Hyperparameters.model_fields) | {
     "kl_coef", "spare_above", "hold_coef", "importance_cap", "max_staleness", "beta", "return_from",
-    "dense_rewards", "seed",
+    "dense_rewards", "seed", "schedule", "warmup_steps", "max_length", "reference", "label_smoothing",
+    "length_normalised",
 }  # fmt: skip
 """Hyperparameters that a request may have: the published six and ours."""
 
@@ -108,10 +109,11 @@ def read(
     if asked.get("gamma") == 0 and "gamma" in ALGORITHMS[algorithm].model_fields:
         raise TrainingError("DATA", "hyperparameters.gamma is 0, and a learner needs more: leave it out.")
     given = {name: value for name, value in asked.items() if name in REQUESTED}
+    numbers = vars(recipe)
+    if not issubclass(ALGORITHMS[algorithm], PolicyGradient):
+        numbers = {name: value for name, value in numbers.items() if name != "schedule"}  # found for those
     try:
-        spec = _SPEC.validate_python(
-            {**vars(recipe), "return_from": return_from, **given, "algorithm": algorithm}
-        )
+        spec = _SPEC.validate_python({**numbers, "return_from": return_from, **given, "algorithm": algorithm})
         refuse_idle((name for name in asked if name not in Hyperparameters.model_fields), algorithm)
     except ValidationError as error:
         first = error.errors()[0]

@@ -6,6 +6,7 @@ continues plays the same ones. Held-out tasks are never among them.
 
 from __future__ import annotations
 
+import itertools
 import random
 import re
 from collections.abc import Mapping, Sequence
@@ -140,18 +141,20 @@ def check(plan: EnvironmentPlan, algorithm: str, grouped: bool) -> None:
 def panels(plan: EnvironmentPlan, source: TaskSource) -> tuple[list[TaskRef], list[TaskRef]]:
     """Returns (tasks to train on, held-out tasks); no task is in both. Raises NotFoundError, ConfigError.
 
-    For a server without splits (AgentGym's own) its first ``held_out`` tasks are held out.
+    A server without splits (AgentGym's own) often sorts its tasks by difficulty. Its held-out tasks are
+    therefore drawn from all of its range (``spread``), and are the same for every ``panel_seed``.
     """
     told = getattr(source, "meta", source) is not None
     if not told:
-        count = plan.tasks or AGENTGYM_TASKS
-        if count <= plan.held_out:
+        everything = foreign_tasks(plan, source)
+        if len(everything) <= plan.held_out:
             raise ConfigError(
-                f"{count} tasks with {plan.held_out} of them held out leave none to train on: "
+                f"{len(everything)} tasks with {plan.held_out} of them held out leave none to train on: "
                 f"give more tasks."
             )
-        everything = source.panel(None, plan.panel_seed, count)
-        return everything[plan.held_out :], everything[: plan.held_out]
+        kept = set(spread(len(everything), plan.held_out))
+        train = [task for at, task in enumerate(everything) if at not in kept]
+        return train, [everything[at] for at in sorted(kept)]
     held_out = source.panel(None, 0, plan.held_out) if plan.held_out else []
     kept_back = set(source.panel(None, 0))
     train = [task for task in source.panel(plan.split, plan.panel_seed, plan.tasks) if task not in kept_back]
@@ -161,6 +164,27 @@ def panels(plan: EnvironmentPlan, source: TaskSource) -> tuple[list[TaskRef], li
             f"such as 'train'."
         )
     return train, held_out
+
+
+def foreign_tasks(plan: EnvironmentPlan, source: TaskSource) -> list[TaskRef]:
+    """Returns the tasks of a server that reports none: as many as were asked for, or as this kind of server
+    is known to have, or 200."""
+    try:
+        known = source.panel(None, plan.panel_seed)
+    except ConfigError:
+        known = None
+    wanted = plan.tasks or AGENTGYM_TASKS
+    if known is None or (plan.tasks is not None and plan.tasks < len(known)):
+        return source.panel(None, plan.panel_seed, wanted)
+    return known
+
+
+def spread(count: int, chosen: int) -> list[int]:
+    """Returns ``chosen`` of ``count`` indices in rising order, one from each of as many equal parts, the same
+    for the same numbers: a list that is sorted by difficulty gives each difficulty its share."""
+    draw = random.Random(f"held-out/{count}/{chosen}")
+    edges = [count * part // chosen for part in range(chosen + 1)] if chosen else []
+    return [draw.randrange(low, high) for low, high in itertools.pairwise(edges)]
 
 
 def tasks_of(step: int, tasks: Sequence[TaskRef], count: int, seed: int) -> list[TaskRef]:

@@ -16,6 +16,7 @@ from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 from pydantic.fields import FieldInfo
 
 from onward.errors import ConfigError
+from onward.lm.cursor import Schedule
 
 DATA, NETWORK, LEARNING = "What to learn from", "The network", "Learning"
 RUN, PLAYING = "The run", "In an environment"
@@ -54,6 +55,13 @@ class Learning(Numbers):
     """Passes over the data of an update."""
     batch_rows: Annotated[int, Field(ge=1, validation_alias=_ROWS), Option("--batch-rows", LEARNING)]
     """Rows (dpo: pairs) per step."""
+    schedule: Annotated[Schedule, Option("--schedule", LEARNING)] = "constant"
+    """constant, or linear or cosine: the learning rate falls to 0 by the last step."""
+    warmup_steps: Annotated[int, Field(ge=0), Option("--warmup-steps", LEARNING)] = 0
+    """Steps over which the learning rate rises to its value."""
+    max_length: Annotated[int | None, Field(ge=2), Option("--max-length", LEARNING)] = None
+    """Longest row in tokens. Default: what the network reads. Longer ones are left out; dpo cuts sides that
+    differ before."""
     lora_rank: Annotated[int, Field(ge=1), Option("--lora-rank", NETWORK)]
     """Rank of the adapter: its size. Default: 16."""
     lora_alpha: Annotated[float, Field(gt=0), Option("--lora-alpha", NETWORK)]
@@ -83,8 +91,6 @@ class PolicyGradient(Learning):
     """Cap on importance weights."""
     max_staleness: Annotated[int, Field(ge=0, le=1)] = 0
     """1 admits rows of the policy before the serving one."""
-    schedule: Literal["constant", "linear"] = "constant"
-    """Linear: the learning rate falls to 0 over the steps on the frozen data."""
     normaliser: Literal["token", "sequence", "constant"] = "token"
     """Weight of a token in the loss (docs/training.md)."""
     standardise: bool = False
@@ -108,10 +114,17 @@ class Lookahead(Numbers):
 
 
 class Preference(Numbers):
-    """The number of preference learning."""
+    """The numbers of preference learning."""
 
     beta: Annotated[float, Field(gt=0), Option("--beta", LEARNING)] = 0.1
-    """dpo: how closely it holds to the start."""
+    """dpo: how closely it holds to the reference."""
+    reference: Annotated[str, Option("--reference", LEARNING)] = "start"
+    """dpo: the policy to hold to: start (that of --start, or the model), base (the model without adapter), or
+    the folder of another run, adapter or model."""
+    label_smoothing: Annotated[float, Field(ge=0, lt=0.5), Option("--label-smoothing", LEARNING)] = 0.0
+    """dpo: expected share of pairs in the wrong order."""
+    length_normalised: Annotated[bool, Option("--length-normalised", LEARNING)] = False
+    """dpo: compare means per token, not sums, so that long answers weigh no more."""
 
 
 class Selection(Numbers):

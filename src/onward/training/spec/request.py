@@ -23,6 +23,8 @@ from onward.training.spec.recipes import Recipe
 SOURCES = ("clickhouse", "nats_stream")
 OLDER_CAP = 2.0
 """Cap on importance weights if rows of the previous policy are used and no cap is set."""
+EVALUATIONS = 4
+"""Evaluations of a run, unless ``eval_every`` is set."""
 _COMMAS = BeforeValidator(lambda value: value.split(",") if isinstance(value, str) else value)
 """Splits a list from the command line."""
 
@@ -59,6 +61,10 @@ class JobSpec(EveryNumber):
     max_unscored_share: float = 0.2
     max_steps: int | None = Field(default=None, ge=1)
     """Maximum of optimiser steps on data, whatever the epochs."""
+    eval_every: Annotated[int | None, Field(ge=1), Option("--eval-every", RUN)] = None
+    """Steps from one evaluation to the next, on held-out tasks or --eval. Default: a quarter of the run."""
+    start_counts: bool = True
+    """True: the start is handed out if no later policy was better."""
     save_seconds: float = 20.0
     save_steps: int | None = Field(default=None, ge=1)
     """Period in steps of additional saves."""
@@ -69,6 +75,15 @@ class JobSpec(EveryNumber):
     not_as_asked: list[str] = Field(default_factory=list)
     """Other differences of this job from its request, as sentences."""
     environment: plan.EnvironmentPlan | None = None
+
+    def evaluation_period(self, steps: int) -> int:
+        """Returns the steps from one evaluation to the next in a run of ``steps``."""
+        return self.eval_every or max(1, -(-steps // EVALUATIONS))
+
+    @property
+    def plays(self) -> bool:
+        """True for a run that learns from attempts in its environment."""
+        return self.environment is not None and self.algorithm != "sft"
 
     @property
     def thread_count(self) -> int:
@@ -103,6 +118,8 @@ def check(request: TrainingRequest, settings: Settings) -> None:
         refuse_environment(config.algorithm)
         _refuse_unlisted(environment, settings)
     algorithms.read(config.algorithm, asked, Recipe())
+    if asked.get("reference", "start") not in ("start", "base"):
+        raise TrainingError("DATA", "reference is neither 'start' nor 'base': give one of them.")
     if asked.get("return_from", "outcome") not in ("outcome", "raw_total"):
         raise TrainingError("DATA", "return_from is neither 'outcome' nor 'raw_total': give one of them.")
     if asked.get("dense_rewards"):
@@ -186,6 +203,7 @@ def resolve(
         "min_reward": None if filters is None else filters.min_reward,
         "max_unscored_share": settings.training.max_unscored_share,
         "threads": settings.model.threads,
+        "start_counts": False,  # a release compares the candidate with the start
         "ignored": sorted(set(asked) - algorithms.REQUESTED),
         "save_steps": besides.save_steps,
         "not_as_asked": besides.differences,

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from onward.errors import ConfigError
+from onward.training.data import conversations
 
 VOCABULARY = 1024
 MOST_WORDS = 400
@@ -25,7 +26,7 @@ _WORD = re.compile(r"[A-Za-z]+")
 def build(folder: Path, lines: Sequence[Mapping[str, Any]], seed: int = 0) -> Path:
     """Writes an untrained network to ``folder``; the same lines and seed give the same files. Raises
     ConfigError if no line has text."""
-    messages = [message for line in lines for message in line.get("messages", ())]
+    messages = [message for line in lines if "messages" in line for message in conversations.texts_of(line)]
     if messages:
         written = [line["correction"]["answer"] for line in lines if "correction" in line]
         messages += [{"role": "assistant", "content": answer} for answer in written]
