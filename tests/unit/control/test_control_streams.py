@@ -20,6 +20,7 @@ from onward.control.core.rollout import Rollout
 from onward.control.core.spaces import ActionSpec, Layout
 from onward.control.core.streams import streams_of
 from onward.control.environments import make
+from onward.control.environments.process_slots import ProcessSlots
 from onward.control.environments.vector_slots import VectorSlots
 from onward.control.running.curves import draw
 from onward.control.running.log import tag
@@ -52,7 +53,13 @@ def vector() -> Any:
     return VectorSlots(envs, make(Risky).spec)
 
 
-@pytest.mark.parametrize("envs", [lambda: make(Risky, 2), vector], ids=["slots", "vector"])
+def processes() -> Any:
+    return ProcessSlots(Risky, 2, 2, None)
+
+
+@pytest.mark.parametrize(
+    "envs", [lambda: make(Risky, 2), vector, processes], ids=["slots", "vector", "processes"]
+)
 def test_every_slot_reports_its_streams_at_every_step_the_last_one_too(envs: Any) -> None:
     found = envs()
     found.reset(0)
@@ -62,6 +69,7 @@ def test_every_slot_reports_its_streams_at_every_step_the_last_one_too(envs: Any
             "cost": [0.0, 1.0], "reward_speed": [0.0, 2.0], "reward_care": [1.0, 0.0]
         }  # fmt: skip
     assert step.truncated.all()
+    found.close()
 
 
 def test_an_environment_without_streams_has_none() -> None:

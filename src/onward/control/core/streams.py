@@ -15,15 +15,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from onward.errors import ControlError
+from onward.errors import EnvironmentFault
 
 Streams = dict[str, NDArray[np.float32]]
 """Name → (N,) values of one step; a slot that reports nothing has 0."""
 
 
 def streams_of(infos: Sequence[Mapping[str, Any]], env: str) -> Streams:
-    """Collects the streams of N slots from their infos. Raises ControlError for a value that is no finite
-    number; ``env`` names the environment there."""
+    """Collects the streams of N slots from their infos. Raises EnvironmentFault for a value that is no
+    finite number; ``env`` names the environment there."""
     found: Streams = {}
     for slot, info in enumerate(infos):
         if "cost" in info or "rewards" in info:
@@ -35,9 +35,11 @@ def streams_of(infos: Sequence[Mapping[str, Any]], env: str) -> Streams:
 
 
 def split_infos(infos: Mapping[str, Any], num: int) -> list[dict[str, Any]]:
-    """Returns each slot's ``cost`` and ``rewards`` of a ``VectorEnv``'s infos, in which a name is an array
-    over slots and ``_name`` tells which slots have it. A slot that ended has its last ones in
-    ``final_info``."""
+    """Returns each slot's ``cost`` and ``rewards`` of a ``VectorEnv``'s infos.
+
+    There a name is an array over slots, and ``_name`` marks the slots that have it. A slot that ended has its
+    last ones in ``final_info``.
+    """
     split: list[dict[str, Any]] = [{} for _ in range(num)]
     for source in (infos, infos.get("final_info", {})):
         if isinstance(source, Mapping):
@@ -71,5 +73,5 @@ def _number(value: Any, name: str, slot: int, env: str) -> float:
     except (TypeError, ValueError):
         number = math.nan
     if not math.isfinite(number):
-        raise ControlError(f"{env} gave {name} {value!r} in slot {slot}: give a finite number.")
+        raise EnvironmentFault(f"{env} gave {name} {value!r} in slot {slot}: give a finite number.")
     return number

@@ -82,6 +82,7 @@ class GymSlots(Environments):
                 final_infos[slot] = info
             else:
                 self._note_mask(slot, info)
+        streams = streams_of(every_info, self.spec.id)
         final_obs, starts = self._restart(obs, list(final_infos)) if final_infos else (None, {})
         for slot, taken in enumerate(self._actions):
             if slot in starts:
@@ -90,7 +91,7 @@ class GymSlots(Environments):
                 taken.append(given[slot])
         self._obs = obs
         infos: dict[str, Any] = {"final_info": final_infos} if final_infos else {}
-        if streams := streams_of(every_info, self.spec.id):
+        if streams:
             infos["streams"] = streams
         return Step(copy(obs), reward, terminated, truncated, final_obs, None, _copied(self._mask), infos)
 

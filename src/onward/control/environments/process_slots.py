@@ -100,6 +100,11 @@ class ProcessSlots(Environments):
             for part, step in zip(self._parts, steps, strict=True)
             for slot, info in step.info.get("final_info", {}).items()
         }
+        told: dict[str, Any] = {"final_info": infos} if infos else {}
+        if names := dict.fromkeys(name for step in steps for name in step.streams):
+            told["streams"] = {
+                name: np.concatenate([_stream(step, name) for step in steps]) for name in names
+            }
         return Step(
             _joined([step.obs for step in steps]),
             np.concatenate([step.reward for step in steps]),
@@ -108,7 +113,7 @@ class ProcessSlots(Environments):
             _joined(final) if final else None,
             None,
             self._masks([step.action_mask for step in steps]),
-            {"final_info": infos} if infos else {},
+            told,
         )
 
     def _masks(self, masks: list[Flags | None]) -> Flags | None:
@@ -164,6 +169,10 @@ def _end(workers: list[tuple[Any, Any]]) -> None:
             process.kill()
             process.join()
     workers.clear()
+
+
+def _stream(step: Step, name: str) -> NDArray[np.float32]:
+    return step.streams.get(name, np.zeros(len(step.reward), np.float32))
 
 
 def _joined(parts: list[Any]) -> Obs:

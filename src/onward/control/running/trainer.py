@@ -104,9 +104,15 @@ class Trainer:
         self._told = self._updates = 0
         self.budget = EvaluationBudget(run.eval_share, self._times)
         self._stop = self._resumed = False
+<<<<<<< HEAD
         self._unfinished: int | None = None
         self.differences: list[str] = []
         """Reasons why a resumed run is not bit for bit the same as the uninterrupted one; empty: it is."""
+=======
+        self.differences: list[str] = []
+        """Reasons why a resumed run is not bit for bit the same as the uninterrupted one; empty: it is."""
+        self._unfinished: int | None = None
+>>>>>>> ctlapi
 
     def stop(self) -> None:
         """Ends the run after the current step and saves its state. Safe to call from a signal handler."""
@@ -307,10 +313,13 @@ class Trainer:
             return
         if self.episodes.count < self._next_try:
             return
-        first_try = self._next_try == 0
+        # A first try may end the run. Later ones wait for their share of the time.
+        if self._next_try == 0 or self.budget.episodes(CONFIRM_EPISODES) == CONFIRM_EPISODES:
+            self._confirm()
         self._next_try = self.episodes.count + EPISODES_BETWEEN_TRIES
-        if not first_try and self.budget.episodes(CONFIRM_EPISODES) < CONFIRM_EPISODES:
-            return
+
+    def _confirm(self) -> None:
+        assert self.threshold is not None
         step = self.algorithm.steps
         row = self._evaluate(step, CONFIRM_EPISODES, "confirm", self.episodes.count)
         self._log_row(step, row)
@@ -368,9 +377,15 @@ class Trainer:
                 "best": self.best,
                 "next_try": self._next_try,
                 "updates": self._updates,
+<<<<<<< HEAD
                 "unfinished": unfinished,
                 "budget": self.budget.state_dict(),
                 "spaces": _spaces(self.envs.spec),
+=======
+                "budget": self.budget.state_dict(),
+                "spaces": _spaces(self.envs.spec),
+                "unfinished": unfinished,
+>>>>>>> ctlapi
             },
         )
         self._saved_at = step
@@ -519,8 +534,14 @@ class _Evaluate:
         shortened = episodes < min(SLOTS, run.eval_episodes)
         slots = episodes if shortened else SLOTS  # slots beyond their episodes are stepped all the same
         if slots not in self._envs:
+<<<<<<< HEAD
             made = make(self._source, slots, env_kwargs=run.env_kwargs, processes=run.env_processes)
             self._envs[slots] = made
+=======
+            self._envs[slots] = make(
+                self._source, slots, env_kwargs=run.env_kwargs, processes=run.env_processes
+            )
+>>>>>>> ctlapi
         envs = self._envs[slots]
         rule = success_rule(envs.spec, run.threshold)
         return play(policy, envs, episodes, seed, rule=rule, stopped=stopped)
