@@ -11,6 +11,18 @@ demonstrations, for hours.
 The JSON file holds every finished run and the warm networks lie beside it, so that an interrupted program
 continues where it stopped.
 
+Median and range of the reward afterwards over seeds 0 to 4 (two cores with much other work, which changes the
+time alone; 101 s of processor time for all 45 runs):
+
+    task    before  reinforce            rloo                 ppo
+    first   0.69    0.97 (0.18 to 0.99)  0.97 (0.95 to 0.98)  0.97 (0.15 to 0.98)
+    last    0.50    0.98 (0.96 to 0.98)  0.97 (0.95 to 0.99)  0.98 (0.96 to 0.99)
+    share   0.69    0.97 (0.97 to 0.99)  0.97 (0.97 to 0.99)  0.98 (0.97 to 0.99)
+
+The medians are equal. In ``first``, one seed of five lost the task with REINFORCE, and one with PPO; RLOO lost
+none. A state of these tasks tells nothing about the reward but the mean, and PPO's critic says so: its held-out
+explained variance is about -0.03. PPO takes 1.1 to 1.4 times the processor time of RLOO.
+
     python benchmarks/lm_algorithms.py --json algorithms.json [--tasks first,maze] [--seeds 0,1] [--quick]
 """
 
