@@ -19,9 +19,9 @@ time alone; 101 s of processor time for all 45 runs):
     last    0.50    0.98 (0.96 to 0.98)  0.97 (0.95 to 0.99)  0.98 (0.96 to 0.99)
     share   0.69    0.97 (0.97 to 0.99)  0.97 (0.97 to 0.99)  0.98 (0.97 to 0.99)
 
-The medians are equal. In ``first``, one seed of five lost the task with REINFORCE, and one with PPO; RLOO lost
-none. A state of these tasks tells nothing about the reward but the mean, and PPO's critic says so: its held-out
-explained variance is about -0.03. PPO takes 1.1 to 1.4 times the processor time of RLOO.
+The medians are equal within 0.01. In ``first``, one seed of five lost the task with REINFORCE and one with
+PPO; RLOO lost none. A state of these tasks tells little about the reward but its mean, and PPO's critic says
+so: its held-out explained variance is about -0.03. PPO takes 1.2 to 1.3 times the processor time of RLOO.
 
     python benchmarks/lm_algorithms.py --json algorithms.json [--tasks first,maze] [--seeds 0,1] [--quick]
 """
