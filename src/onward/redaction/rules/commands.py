@@ -88,7 +88,8 @@ COMMANDS = (
     ),
     context_rule(
         "PASSWORD",
-        r"(?:IDENTIFIED[ ]+BY|(?i:user\b[^\x00\n]{0,80}?identified[ ]+by)|(?i:password))[ ]+\\?'([^'\s\x00\\]{3,})\\?'",
+        r"(?:IDENTIFIED[ ]+BY|(?i:user\b[^\x00\n]{0,80}?identified[ ]+by)|(?i:password))[ ]+"
+        r"\\?'([^'\s\x00\\]{3,})\\?'",
         checks=("literal",),
         positives=(("CREATE USER jo WITH PASSWORD '" + "hunter2-w" + "';", "hunter2-w"),),
         negatives=(
