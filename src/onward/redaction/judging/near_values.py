@@ -55,9 +55,12 @@ def _takes_after_name(
                 continue  # ``Authorization: Token V`` has a rule of its own
             at = _skip(buffer, last, b" \t(") if back else match.end()
             span = _value_at(buffer, at, name, quoted_only)
-            if span is not None and judge(buffer[slice(*span)]):
-                done = span[1]
-                yield Hit(*span, KIND[kind], 2)
+            if span is None or not judge(buffer[slice(*span)]):
+                continue
+            done = span[1]
+            if done - at >= values.WIDEST_BARE and buffer[at] not in b"\\\"'`":
+                done = values.end_of_bare(buffer, done, loose=False)  # its beginning is enough to judge
+            yield Hit(span[0], done, KIND[kind], 2)
 
     return take
 
@@ -68,8 +71,6 @@ def _value_at(buffer: bytes, at: int, name: str, quoted_only: bool) -> Span | No
     if found is None or (quoted_only and not found.quoted):
         return None
     start, end = found.start, found.end
-    if not found.quoted and end - start == values.WIDEST_BARE:
-        end = values.end_of_bare(buffer, end, loose=False)
     if name.lower().endswith(("userpwd", "userpw")):
         start += buffer[start:end].find(b":") + 1
     scheme, blank, rest = buffer[start:end].partition(b" ")
@@ -181,9 +182,9 @@ def tables(expression: Any, buffer: bytes) -> Iterator[Hit]:
     for match in expression.finditer(buffer):
         if match.start() < done:
             continue
-        first = (
-            max(buffer.rfind(b"\n", 0, match.start()), buffer.rfind(b"\x00", 0, match.start()), done - 1) + 1
-        )
+        start = max(done, match.start() - _ROW_REACH)
+        breaks = (buffer.rfind(b"\n", start, match.start()), buffer.rfind(b"\x00", start, match.start()))
+        first = max(*breaks, start - 1) + 1
         escaped = buffer.rfind(b"\\n", first, match.start())
         first = first if escaped < 0 else escaped + 2
         if match.start() - first > _ROW_REACH // 8:
@@ -201,9 +202,9 @@ def tables(expression: Any, buffer: bytes) -> Iterator[Hit]:
             secret_class(name.decode("latin-1")) if len(name.split()) <= 3 else None for name in names
         ]
         if any(kinds):
-            for hit, row_end in _rows(buffer, end + step, separator, kinds):
-                done = row_end
-                yield hit
+            for hits, row_end in _rows(buffer, end + step, separator, kinds):
+                done = row_end  # a row is no header: every row is read once
+                yield from hits
 
 
 def _goes_on(buffer: bytes, first: int, end: int, step: int, separator: bytes) -> bool:
@@ -217,12 +218,13 @@ def _goes_on(buffer: bytes, first: int, end: int, step: int, separator: bytes) -
 
 def _rows(
     buffer: bytes, at: int, separator: bytes, kinds: list[NameClass | None]
-) -> Iterator[tuple[Hit, int]]:
-    """Yields (hit, end of its row) for each row from ``at`` on that has as many cells as ``kinds``."""
+) -> Iterator[tuple[list[Hit], int]]:
+    """Yields (hits, end) of each row from ``at`` on that has as many cells as ``kinds``."""
     while at < len(buffer):
         end, step = _line_end(buffer, at)
         if step < 0:
             return
+        hits = []
         if not _BORDER.fullmatch(buffer, at, end) or end == at:
             cells = _cells(buffer, at, end, separator)
             if len(cells) != len(kinds):
@@ -230,16 +232,22 @@ def _rows(
             for (first, last), kind in zip(cells, kinds, strict=True):
                 if kind is None or kind in PERSONAL:
                     continue
-                while first < last and buffer[first] in b"\\\r\t" + _QUOTES:
-                    first += 1
-                while last > first and buffer[last - 1] in b"\\\r\t" + _QUOTES:
-                    last -= 1
+                first, last = _trimmed(buffer, first, last)
                 text = buffer[first:last]
                 if is_telling(text) if kind in _STRONG else is_drawn(text):
-                    yield Hit(first, last, KIND[kind], 2), end
+                    hits.append(Hit(first, last, KIND[kind], 2))
+        yield hits, end
         if not step:
             return
         at = end + step
+
+
+def _trimmed(buffer: bytes, first: int, last: int) -> Span:
+    while first < last and buffer[first] in b"\\\r\t" + _QUOTES:
+        first += 1
+    while last > first and buffer[last - 1] in b"\\\r\t" + _QUOTES:
+        last -= 1
+    return first, last
 
 
 def _line_end(buffer: bytes, at: int) -> tuple[int, int]:
