@@ -27,7 +27,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from onward.redaction import redact
 from redaction_peers import PEERS, Clean
@@ -108,9 +108,9 @@ def _constant(node: ast.AST, names: dict[str, str]) -> str | None:
 def _label(scanner: str) -> Label:
     """Returns a function that yields the secrets in a text, by the rules of another scanner."""
     module, _, name = scanner.rpartition(".")
-    rules = getattr(importlib.import_module(module), name)
+    rules: Any = getattr(importlib.import_module(module), name)
     if callable(rules):
-        return rules
+        return cast(Label, rules)
     patterns = list(_patterns(rules))
     if not patterns:
         raise SystemExit(f"{scanner} has no compiled expressions: give a list of them or a function.")
@@ -129,7 +129,9 @@ def _patterns(rules: Any) -> Iterator[re.Pattern[str]]:
         yield rules
     elif isinstance(rules, dict):
         for name, rule in rules.items():
-            yield from _compiled(rule) if name in _PATTERN_NAMES and isinstance(rule, str) else _patterns(rule)
+            yield from (
+                _compiled(rule) if name in _PATTERN_NAMES and isinstance(rule, str) else _patterns(rule)
+            )
     elif isinstance(rules, (list, tuple)):
         for rule in rules:
             yield from _patterns(rule)

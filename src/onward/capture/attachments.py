@@ -54,6 +54,8 @@ _MAGIC = {
     b"fLaC": "audio/flac",
     b"\x1aE\xdf\xa3": "video/webm",
 }
+_RUN = re.compile(rf"(?<![A-Za-z0-9+/_-])(?:{'|'.join(_STARTS)})[A-Za-z0-9+/_-]{{{MIN_CHARS},}}={{0,2}}")
+_MEDIA_TYPE = re.compile(r"""["'](?:image|audio|video|application)/[\w.+-]+["']""")
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f]")
 
 
@@ -95,6 +97,8 @@ def size_text(size: int) -> str:
 def separate(document: Any) -> tuple[Any, list[Attachment]]:
     """Returns ``document`` with notes in place of binary data, and that data, each once. The document itself
     is returned if it has none; it is never changed."""
+    if not _may_hold_data(document):
+        return document, []
     separator = _Separator()
     return separator.value(document, None), list(separator.found.values())
 
@@ -127,6 +131,27 @@ def note_of(data: bytes) -> str | None:
     return None if media_type is None else _attachment(data, media_type, True).note
 
 
+def _may_hold_data(document: Any) -> bool:
+    """Returns whether some text may be or hold base64: a quick look, as most documents have none."""
+    pending = [document]
+    while pending:
+        value = pending.pop()
+        kind = type(value)
+        if kind is str:
+            if len(value) >= MIN_CHARS and (
+                " " not in value[:MIN_CHARS]
+                or "base64," in value
+                or any(start in value for start in _STARTS)
+                or (value.lstrip()[:1] in ("{", "[") and _MEDIA_TYPE.search(value) is not None)
+            ):
+                return True
+        elif kind is dict:
+            pending += value.values()
+        elif kind is list and value and type(value[0]) not in (int, float):
+            pending += value
+    return False
+
+
 class _Separator:
     def __init__(self) -> None:
         self.found: dict[str, Attachment] = {}
@@ -138,21 +163,35 @@ class _Separator:
             here = _declared(value)
             new = {name: self.value(item, here) for name, item in value.items()}
             return new if any(new[name] is not item for name, item in value.items()) else value
-        if isinstance(value, list):
+        if isinstance(value, list) and value and not isinstance(value[0], (int, float)):  # token ids
             items = [self.value(item, declared) for item in value]
             return items if any(a is not b for a, b in zip(items, value, strict=True)) else value
         return value
 
     def _text(self, text: str, declared: str | None) -> str:
+        if text.lstrip()[:1] in ("{", "[") and _MEDIA_TYPE.search(text) is not None:
+            noted = self._json(text)
+            if noted is not None:
+                return noted
         if "base64," in text:
             return _DATA_URL.sub(self._in_url, text)
-        bare = text[:20].strip()
-        if declared is None and not bare.startswith(_STARTS):
-            return text
-        packed = text.translate(_BREAKS)
-        if _BASE64.fullmatch(packed) is None:
-            return text
-        return self._replaced(packed, declared) or text
+        if declared is not None or text[:20].strip().startswith(_STARTS):
+            packed = text.translate(_BREAKS)
+            if _BASE64.fullmatch(packed) is not None:
+                return self._replaced(packed, declared) or text
+        if any(start in text for start in _STARTS):
+            return _RUN.sub(lambda run: self._replaced(run[0], None) or run[0], text)
+        return text
+
+    def _json(self, text: str) -> str | None:
+        """Separates within JSON text, as tools return it. Its form changes only if data was found. Returns
+        None for other text."""
+        try:
+            document = json.loads(text)
+        except (ValueError, RecursionError):
+            return None
+        noted = self.value(document, None)
+        return text if noted is document else json.dumps(noted, ensure_ascii=False)
 
     def _in_url(self, match: re.Match[str]) -> str:
         return self._replaced(match[2], match[1].lower()) or match[0]

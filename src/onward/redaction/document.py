@@ -132,7 +132,7 @@ class _Collector:
     def _in_list(self, value: Any, governed: NameClass | None) -> Iterator[tuple[Any, NameClass | None]]:
         seen = self.seen
         self._count(len(value))
-        marks = self._cells.get(id(value), _NO_MARKS)
+        marks: dict[int, Mark] = self._cells.get(id(value), _NO_MARKS)
         if governed is None and len(value) > 1:
             if type(value[0]) is str:
                 marks = {**neighbours.in_list(value), **marks}
@@ -141,7 +141,7 @@ class _Collector:
         for i, item in enumerate(value):
             kind = type(item)
             if kind is str:
-                mark = governed or marks.get(i)
+                mark: Mark | None = marks.get(i) if governed is None else governed
                 if mark is None:
                     seen[item] = None
                 else:

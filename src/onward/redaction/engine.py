@@ -88,8 +88,8 @@ def redact(
 
     ``known`` are secrets of the client, replaced wherever they occur. ``also`` are finders besides the rules
     (``rules/personal_optional.py``). ``fixed`` and ``fixed_values`` are words of a contract (field names,
-    enum members) that stay even where they equal a found secret. ``allows`` tells from a value and its kind
-    whether it stays although a rule finds it. Raises RedactionError for any failure: the
+    enum members) that stay even where they equal a found secret. ``allows`` decides from a value and its
+    kind whether it stays although a rule finds it. Raises RedactionError for any failure: the
     document must then not be written.
     """
     try:
@@ -322,11 +322,10 @@ def _encode(text: str) -> bytes:
 
 
 def _want(wanted: dict[bytes, str], value: bytes, kind: str) -> None:
-    """Adds a value to propagate. A value that is both a user name and a password counts as a password, unless it
-    may be an ordinary word: then it is replaced where a user name can stand."""
-    if value not in wanted or (wanted[value] == "USER" and not spread.may_be_common(value, kind)):
-        wanted[value] = kind
-    elif kind == "USER" and spread.may_be_common(value, wanted[value]):
+    """Adds a value to propagate. A value that is both a user name and a password counts as a password,
+    unless it may be an ordinary word: then it is replaced where a user name can stand."""
+    common = spread.may_be_common(value, wanted.get(value, kind) if kind == "USER" else kind)
+    if value not in wanted or (kind == "USER" if common else wanted[value] == "USER"):
         wanted[value] = kind
 
 

@@ -24,7 +24,8 @@ Mark = NameClass | Part
 
 TYPED = frozenset(("value", "text", "content", "input", "val", "data", "default"))
 _LABELS = (
-    "name", "key", "header", "label", "id", "selector", "field", "element", "locator", "placeholder", "target",
+    "name", "key", "header", "label", "id", "selector", "field", "element", "locator", "placeholder",
+    "target",
     "xpath", "css", "variable", "param", "parameter", "argument", "option", "aria-label", "title",
 )  # fmt: skip
 HEADERS = frozenset(
@@ -38,17 +39,16 @@ _LONGEST_COMMAND = 4096
 
 
 def in_object(value: dict[Any, Any]) -> Iterator[tuple[str, NameClass]]:
-    """Yields (member, class) for each member of ``value`` that was typed into the field that another names."""
+    """Yields (member, class) for each member of ``value`` that was typed into the field that another
+    names."""
     if len(value) > _MOST_MEMBERS:
         return
-    kind = next(
-        (
-            found
-            for label in _LABELS
-            if type(text := value.get(label)) is str and (found := label_class(text))
-        ),
-        None,
-    )
+    kind: NameClass | None = None
+    for label in _LABELS:
+        text = value.get(label)
+        kind = label_class(text) if type(text) is str else None
+        if kind is not None:
+            break
     if kind is None:
         return
     for name in TYPED.intersection(value):
@@ -64,7 +64,7 @@ def in_table(value: dict[Any, Any]) -> Iterator[tuple[int, dict[int, Mark]]]:
     )
     if not header or len(value) > _MOST_MEMBERS:
         return
-    kinds = [_column(cell) for cell in header]
+    kinds: list[NameClass | None] = [_column(cell) for cell in header]
     for name in _ROWS if any(kinds) else ():
         rows = value.get(name)
         if type(rows) is list:
@@ -72,8 +72,8 @@ def in_table(value: dict[Any, Any]) -> Iterator[tuple[int, dict[int, Mark]]]:
 
 
 def in_list(value: list[Any]) -> dict[int, Mark]:
-    """Returns the marks of the members of a list that begins with text: the second of a pair, or arguments of a
-    command."""
+    """Returns the marks of the members of a list that begins with text: the second of a pair, or arguments
+    of a command."""
     if len(value) > _MOST_ARGUMENTS:
         return {}
     if len(value) == 2:
@@ -93,7 +93,7 @@ def in_rows(value: list[Any]) -> Iterator[tuple[int, dict[int, Mark]]]:
     """Yields (identity of a row, its marks) for a list of lists of which the first names the columns."""
     header = value[0]
     if 1 < len(header) <= _MOST_MEMBERS:
-        kinds = [_column(cell) if type(cell) is str else None for cell in header]
+        kinds: list[NameClass | None] = [_column(cell) if type(cell) is str else None for cell in header]
         if any(kinds):
             yield from _rows(value[1:], kinds, every=False)
 

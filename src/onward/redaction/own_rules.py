@@ -49,9 +49,12 @@ class OwnRules:
     """Pairs of (kinds, or none for all; compiled pattern): a whole value that matches stays."""
     digest: str = ""
 
-    def __call__(self, buffer: bytes) -> Iterator[Hit]:
-        """Yields the matches of the rules, except where they overlap a placeholder."""
-        kept = placeholders.spans(buffer) if self.rules else []
+    def __call__(self, buffer: bytes) -> list[Hit]:
+        """Returns the matches of the rules, except where they overlap a placeholder."""
+        return list(self._matches(buffer))
+
+    def _matches(self, buffer: bytes) -> Iterator[Hit]:
+        kept = placeholders.spans(buffer)
         for kind, expression in self.rules:
             group = 1 if expression.groups else 0
             for first, last in _texts(buffer, expression):
@@ -146,7 +149,7 @@ def _known(entry: dict[str, Any], names: tuple[str, ...], where: str) -> None:
 def _kind(kind: Any, where: str) -> str:
     if not isinstance(kind, str) or _KIND.fullmatch(kind.encode("utf-8", "replace")) is None:
         raise ConfigError(
-            f"{where}: 'kind' is {kind!r}: expected up to 32 capitals, digits and underscores, such as EMPLOYEE_ID."
+            f"{where}: 'kind' is {kind!r}: expected capitals, digits and underscores, such as EMPLOYEE_ID."
         )
     return kind
 

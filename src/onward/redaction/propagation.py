@@ -82,8 +82,8 @@ class Needle:
 
 
 def needles(value: bytes, kind: str = "") -> Iterator[Needle]:
-    """Yields every form in which ``value`` may occur elsewhere. Nothing for values under 6 bytes, and for a password
-    that may be an ordinary word. A ``USER``
+    """Yields every form in which ``value`` may occur elsewhere. Nothing for values under 6 bytes, and for
+    a password that may be an ordinary word. A ``USER``
     that may be a word is searched only in its raw form, where an account name can stand."""
     if len(value) < MIN_LENGTH or may_be_common(value, kind):
         return
@@ -103,9 +103,9 @@ def needles(value: bytes, kind: str = "") -> Iterator[Needle]:
 
 
 def may_be_common(value: bytes, kind: str) -> bool:
-    """Returns whether a value of ``kind``, such as the password ``postgres`` of a database of that name, may also
-    be an ordinary word or the name of a thing (``python3``). Such a value is replaced where it was found, not
-    elsewhere: a text whose words vanish teaches nothing."""
+    """Returns whether a value of ``kind``, such as the password ``postgres`` of a database of that name,
+    may also be an ordinary word or the name of a thing (``python3``). Such a value is replaced where it
+    was found, not elsewhere: a text whose words vanish teaches nothing."""
     if kind not in _CHOSEN or len(value) > _LONGEST_WORDS:
         return False
     stem = value.rstrip(b"0123456789")

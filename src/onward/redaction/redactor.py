@@ -33,7 +33,8 @@ class Redactor:
     own: OwnRules = NO_RULES
     """Rules and allow list of the operator (``read_rules``)."""
     policy_version: str = field(init=False)
-    """``POLICY_VERSION``; with optional kinds, finders or own rules, eight more hex digits that identify them."""
+    """``POLICY_VERSION``; with optional kinds, finders or own rules, eight more hex digits that identify
+    them."""
     _also: tuple[Finder, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

@@ -16,7 +16,8 @@ Span = tuple[int, int]
 Check = Callable[[bytes, int, int], Span | None]
 """Function from ``(buffer, first, last)`` of a candidate to the span to take, or None to refuse it."""
 Take = Literal[
-    "match", "group", "assigned", "keyed", "flag", "cookies", "said", "said_next", "given", "given_quoted", "listed",
+    "match", "group", "assigned", "keyed", "flag", "cookies", "said", "said_next", "given", "given_quoted",
+    "listed",
     "paired", "inputs", "inserted", "tables",
 ]  # fmt: skip
 Same = Literal["exact", "lower", "digits", "alnum"]

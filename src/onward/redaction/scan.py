@@ -68,8 +68,8 @@ def _filter() -> Any:
 
 
 def _gates() -> tuple[_Gate, ...]:
-    """Makes gates for rules without a literal, one for rules whose literal is not at the beginning, and one for
-    each expression that rules give. In one gate, the states of rules with counted repetitions would
+    """Makes gates for rules without a literal, one for rules whose literal is not at the beginning, and
+    one for each expression that rules give. In one gate, the states of rules with counted repetitions would
     multiply: such rules have a gate of their own, or their counts are left out."""
     slow = {i for i, rule in enumerate(RULES) if rule.gate is None and not _begins_literal(rule.pattern)}
     bare = slow.intersection(_PREFILTER.Match(b"", True))
@@ -86,8 +86,8 @@ def _gates() -> tuple[_Gate, ...]:
 
 
 def _uncounted(pattern: str) -> str:
-    """Returns an expression that matches wherever ``pattern`` does, with few states: ``{0,40}`` becomes ``*`` and
-    ``{20,}`` becomes ``+``."""
+    """Returns an expression that matches wherever ``pattern`` does, with few states: ``{0,40}`` becomes
+    ``*`` and ``{20,}`` becomes ``+``."""
     return _COUNT.sub(lambda match: "*" if match.group(1) == "0" else "+", pattern)
 
 

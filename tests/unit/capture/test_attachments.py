@@ -81,6 +81,9 @@ def forms(media_type: str, data: bytes) -> list[tuple[Any, Any]]:
     for names in (("media_type", "data"), ("mime_type", "data"), ("mimeType", "blob"), ("format", "data")):
         declared = media_type.split("/")[1] if names[0] == "format" else media_type
         pairs.append(({names[0]: declared, names[1]: b64(data)}, {names[0]: declared, names[1]: told}))
+    pairs.append((f"screenshot: {b64(data)}", f"screenshot: {told}"))
+    block, noted = {"mimeType": media_type, "data": b64(data)}, {"mimeType": media_type, "data": told}
+    pairs.append((json.dumps([block, 1]), json.dumps([noted, 1])))
     pairs.append(({"images": [b64(data)]}, {"images": [told]}))
     pairs.append(({"screenshot": base64.encodebytes(data).decode()}, {"screenshot": told}))
     return pairs
@@ -122,6 +125,10 @@ SECRET = "the password is " + "correct-horse-battery-staple " * 20
         {"media_type": "image/png", "data": b64(FILES["image/png"])[: MIN_CHARS - 1]},
         {"media_type": "image/png", "text": SECRET},
         b64(NOISE),
+        "run: " + b64(NOISE),
+        json.dumps({"media_type": "image/png", "data": b64(SECRET.encode()), "a": 1}, indent=2),
+        '{"media_type": "image/png", "data": ' + "x" * MIN_CHARS,
+        "[" * 100_000 + '"image/png"',
     ],
 )
 def test_text_and_undeclared_data_stay_in_place_and_are_scanned(given):

@@ -574,6 +574,18 @@ def test_an_answer_of_an_unknown_form_reaches_the_agent_and_is_reported(recorder
     assert [turn.result.success for turn in turns] == [False] * 4, "requests without an answer"
 
 
+def test_an_answer_that_is_no_document_is_reported_and_recorded_as_failed(recorder, server, client, caplog):
+    server.script = lambda _: Reply(("<html>",))  # type: ignore[arg-type]
+    assert "html" in client.chat.completions.create(model="m", messages=ASK)
+    client.chat.completions.with_raw_response.create(model="m", messages=ASK)
+    with client.chat.completions.with_streaming_response.create(model="m", messages=ASK) as raw:
+        raw.read()
+    client.close()
+    assert caplog.text.count("a call or task was not recorded") == 3
+    outcomes = [trajectory.metadata.outcome for trajectory in stored(recorder)]
+    assert outcomes and all(outcome is not None and outcome.status == "failed" for outcome in outcomes)
+
+
 def test_a_recorder_that_fails_inside_a_stream_does_not_reach_the_agent(client, monkeypatch):
     from onward.capture.conversations.assembly import Assembly
 

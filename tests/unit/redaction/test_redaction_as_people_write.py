@@ -1,4 +1,5 @@
-"""Secrets as people and programs write them: in words, commands, code, forms, tables and arguments of tools."""
+"""Secrets as people and programs write them: in words, commands, code, forms, tables and arguments of
+tools."""
 
 import json
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from onward.capture.clients.calls import Call, guard
 from onward.capture.clients.matching import Chats
-from onward.capture.conversations.exchange import instructions
+from onward.capture.conversations.exchange import instructions, text
 from onward.capture.conversations.langchain_messages import chat_completion, chat_message
 from onward.errors import MissingExtraError
 
@@ -142,10 +142,9 @@ class _Runs:
     def on_tool_end(self, output: Any, *, run_id: UUID, **_: Any) -> None:
         with guard("log"):
             failed = getattr(output, "status", "success") == "error"
-            content = getattr(output, "content", output)
-            text = content if isinstance(content, str) else str(content)
+            result = text(getattr(output, "content", output))
             name = getattr(output, "tool_call_id", None)
-            self._add_result(run_id, {"success": False, "error": text} if failed else text, name)
+            self._add_result(run_id, {"success": False, "error": result} if failed else result, name)
         self._end(run_id)
 
     def on_tool_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> None:

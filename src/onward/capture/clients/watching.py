@@ -47,17 +47,24 @@ class Watch:
     def take(self, answer: Any) -> None:
         """Records a whole answer, or prepares to record one that is still on its way."""
         with guard(self._call.errors):
-            response = getattr(answer, "http_response", None)
-            if response is None and hasattr(answer, "iter_bytes"):
-                response = answer  # the caller asked for the response of the HTTP client
-            if _is_stream(answer):
-                self._follow(answer)
-            elif response is None:
-                self._add_whole(answer)
-            elif (body := _body_of(response)) is not None:
-                self._add_body(body)
-            else:
-                self._follow_bytes(answer, response)
+            try:
+                self._take(answer)
+            except Exception as error:
+                self._call.add_interruption(None, error)
+                raise
+
+    def _take(self, answer: Any) -> None:
+        response = getattr(answer, "http_response", None)
+        if response is None and hasattr(answer, "iter_bytes"):
+            response = answer  # the caller asked for the response of the HTTP client
+        if _is_stream(answer):
+            self._follow(answer)
+        elif response is None:
+            self._add_whole(answer)
+        elif (body := _body_of(response)) is not None:
+            self._add_body(body)
+        else:
+            self._follow_bytes(answer, response)
 
     def fail(self, error: BaseException) -> None:
         """Records that the call ended in ``error``. One of the client's errors has the answer, which it could
@@ -91,7 +98,10 @@ class Watch:
         if text.lstrip().startswith("{"):
             self._add_whole(json.loads(text))
             return
-        for event in _events(text):
+        events = list(_events(text))
+        if not events:
+            raise ContractError("answer", "The answer is neither JSON nor a stream of events.")
+        for event in events:
             self._parts.add_chunk(event)
         self._add_whole(self._parts.document)
 
@@ -275,7 +285,11 @@ class Watch:
             return  # the stream of chunks is followed
         with guard(self._call.errors):
             if error is None:
-                self._add_body(b"".join(self._body))
+                try:
+                    self._add_body(b"".join(self._body))
+                except Exception as failure:
+                    self._call.add_interruption(None, failure)
+                    raise
             else:
                 self._add_events()
                 self._call.add_interruption(self._said(self._parts.document), error)
@@ -323,7 +337,7 @@ def _document(answer: Any) -> Mapping[str, Any]:
     if isinstance(answer, Mapping):
         return answer
     if not hasattr(answer, "model_dump"):
-        raise ContractError("answer", f"An answer of the form {type(answer).__name__} is not recorded.")
+        raise ContractError("answer", f"The answer is a {type(answer).__name__}, not a document.")
     return document_of(answer)
 
 

@@ -100,11 +100,11 @@ class Recorder(Forking):
 
         ``known_secrets`` are removed wherever they occur; None uses those of the environment (variables named
         like ``OPENAI_API_KEY``, passwords in URLs). ``optional_kinds`` are redacted only if named here
-        (``GPS``, ``WALLET`` …). ``redaction_rules`` is a file with own rules and an allow list. ``opt_out`` are
-        patterns; None uses ``RL_CAPTURE_OPT_OUT``. ``user_key`` (or ``ONWARD_USER_KEY``) hashes the ``user`` of
-        a task. With ``follow_threads``, calls in the threads and thread pools that a task's block uses belong to
-        the task: it extends ``Thread.start`` and ``ThreadPoolExecutor.submit`` in this process. Raises
-        ConfigError, BusError.
+        (``GPS``, ``WALLET`` …). ``redaction_rules`` is a file with own rules and an allow list. ``opt_out``
+        are patterns; None uses ``RL_CAPTURE_OPT_OUT``. ``user_key`` (or ``ONWARD_USER_KEY``) hashes the
+        ``user`` of a task. With ``follow_threads``, calls in the threads and thread pools that a task's block
+        uses belong to the task: it extends ``Thread.start`` and ``ThreadPoolExecutor.submit`` in this
+        process. Raises ConfigError, BusError.
         """
         # Imported here: building the message models and rules takes longer than all other imports.
         with IMPORTING:

@@ -93,8 +93,9 @@ def cookies(expression: Any, buffer: bytes) -> Iterator[Hit]:
 
 
 def _how(buffer: bytes, first: int, last: int, name: str) -> str:
-    """Returns ``element`` for XML, ``line`` for ``name=`` at the beginning of a line, ``env`` where the place shows that a literal follows (an environment
-    variable, a query, a list of options), else ``bare``."""
+    """Returns ``element`` for XML, ``line`` for ``name=`` at the beginning of a line, ``env`` where
+    the place shows that a literal follows (an environment variable, a query, a list of options), else
+    ``bare``."""
     if buffer[last - 1] == 0x3E and buffer[last - 2 : last] != b"=>":
         return "element"
     before = buffer[first - 1] if first else 0

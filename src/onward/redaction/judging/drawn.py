@@ -39,7 +39,12 @@ def is_drawn(value: bytes) -> bool:
     run, or with a sign, or a long run of mixed letters. Linear."""
     if len(value) < _SHORTEST or is_reference(value) or any(c in _CODE or c <= 0x20 for c in value):
         return False
-    if value[:1] in b"/.~-" or b"://" in value or _OTHER_THINGS.fullmatch(value) or is_name_of_a_thing(value):
+    if (
+        value[:1] in b"/.~-"
+        or b"://" in value
+        or _OTHER_THINGS.fullmatch(value)
+        or is_name_of_a_thing(value.rpartition(b".")[2])
+    ):
         return False
     shape = value.translate(_SHAPE)
     if b"0" not in shape:
@@ -64,6 +69,6 @@ def is_telling(value: bytes) -> bool:
         return False
     if value[:1] in b"/.~-" or b"://" in value or value.isdigit() or _OTHER_THINGS.fullmatch(value):
         return False
-    if is_name_of_a_thing(value) or SNAKE_CASE.fullmatch(value):
+    if is_name_of_a_thing(value.rpartition(b".")[2]) or SNAKE_CASE.fullmatch(value):
         return False
     return any(0x30 <= c <= 0x39 or c in _SIGNS for c in value) or is_random(value)

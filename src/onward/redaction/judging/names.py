@@ -14,9 +14,8 @@ NameClass = Literal[
     "PERSON", "ADDRESS", "PHONE", "NATIONAL_ID",
 ]  # fmt: skip
 PERSONAL: frozenset[NameClass] = frozenset(("PERSON", "ADDRESS", "PHONE", "NATIONAL_ID"))
-KIND: dict[NameClass, str] = {
-    name: {"COOKIE_VALUE": "COOKIE", "KEY": "API_KEY"}.get(name, name) for name in get_args(NameClass)
-}
+KIND: dict[NameClass, str] = {name: name for name in get_args(NameClass)}
+KIND["COOKIE_VALUE"], KIND["KEY"] = "COOKIE", "API_KEY"
 """Placeholder kind for each class of name."""
 
 
@@ -51,7 +50,8 @@ PAIRS = _by_components(
         "API_KEY": """
             api key, access key, account key, auth key, app key, application key, client key, consumer key,
             license key, storage key, ingestion key, write key, api hash, service key, subscription key,
-            product key, activation key, server key, access code, api schlüssel, api schluessel, api sleutel, clé api, cle api, chiave api, chave api, klucz api
+            product key, activation key, server key, access code, api schlüssel, api schluessel, api
+            sleutel, clé api, cle api, chiave api, chave api, klucz api
         """,
         "TOKEN": "api token",
         "SECRET": """
@@ -62,7 +62,10 @@ PAIRS = _by_components(
             cle secrete, chiave privata, chave privada, geheime sleutel, klucz prywatny
         """,
         "AUTHORIZATION": "http auth",
-        "PASSWORD": "pass word, pass phrase, pass code, mot de passe, mot passe, parola d ordine, parola ordine, palavra passe",
+        "PASSWORD": """
+            pass word, pass phrase, pass code, mot de passe, mot passe, parola d ordine, parola ordine,
+            palavra passe
+        """,
     }
 )
 """Neighbouring components, two or three."""
@@ -74,13 +77,12 @@ ENDINGS = _classes(
         "TOKEN": "authtoken, accesstoken, refreshtoken",
     }
 )
-_OWNERS = frozenset(
-    """
-    admin app bind cert client db email ftp http imap jdbc key keystore ldap login mail mongo my mysql oracle
-    pg pop postgres proxy rds rdp redis rabbitmq root service sftp smtp sql ssh ssl sudo svc svn test trust
-    truststore user username vnc vpn wifi win
-    """.split()
-)
+_OWNER_WORDS = """
+admin app bind cert client db email ftp http imap jdbc key keystore ldap login mail mongo my mysql oracle pg
+pop postgres proxy rds rdp redis rabbitmq root service sftp smtp sql ssh ssl sudo svc svn test trust
+truststore user username vnc vpn wifi win
+"""
+_OWNERS = frozenset(_OWNER_WORDS.split())
 """Words that form one component with ``pass`` or ``pw``: ``mysqlpass``, ``dbpw``; not ``bypass``."""
 PERSONAL_NAMES = _by_components(
     {
@@ -126,7 +128,8 @@ _AFTER_EXEMPT_WORDS = """
 count counts counter limit limits usage used budget id ids type types name names length len size url uri
 endpoint host port file filename path dir expiry expires expired expiration ttl age field fields policy
 rules required enabled disabled valid invalid strength hint prompt label regex pattern format void rate
-cost price placeholder index position offset embedding method mode scheme status state error errors manager provider
+cost price placeholder index position offset embedding method mode scheme status state error errors manager
+provider
 service store class flow time timeout date at help description version rotation duration start end
 länge laenge datei longueur fichier longitud archivo lunghezza comprimento lengte
 """
@@ -134,19 +137,32 @@ AFTER_EXEMPT = frozenset(_AFTER_EXEMPT_WORDS.split())
 _BEST_FIRST: tuple[NameClass, ...] = tuple(name for name in get_args(NameClass) if name not in PERSONAL)
 
 
-_OTHER_KEYS = frozenset(
-    """
-    public pub primary foreign sort partition row column cache hash unique lookup index group map dict data object
-    s3 storage file event message translation trace state memo dedup idempotency fingerprint bucket item order
-    config option setting env cookie header query form state task job batch block commit tree blob image asset
-    content content-hash etag digest checksum sha256 md5 sha1 route path node parent child root entity record
-    template i18n locale session-cache build layer registry lock ssh-public host known candidate kv redis prefix
-    """.split()
-)
+_OTHER_KEY_WORDS = """
+public pub primary foreign sort partition row column cache hash unique lookup index group map dict data
+object s3 storage file event message translation trace state memo dedup idempotency fingerprint bucket item
+order config option setting env cookie header query form task job batch block commit tree blob image asset
+content etag digest checksum sha256 md5 sha1 route path node parent child root entity record template i18n
+locale session build layer registry lock ssh host known candidate kv redis prefix
+"""
+_OTHER_KEYS = frozenset(_OTHER_KEY_WORDS.split())
 """Words before ``key`` in names whose values are hashes and names of records."""
 _LONGEST_LABEL = 120
 _FORM_WORDS = frozenset(
-    "field input box textbox textfield textarea edit entry here value required css xpath".split()
+    (
+        "field",
+        "input",
+        "box",
+        "textbox",
+        "textfield",
+        "textarea",
+        "edit",
+        "entry",
+        "here",
+        "value",
+        "required",
+        "css",
+        "xpath",
+    )
 )
 """Words after a name in a label that name the place to type."""
 
@@ -200,8 +216,8 @@ def _cached(name: str) -> NameClass | None:
 
 
 def _is_key(parts: list[str]) -> bool:
-    """Returns whether the name is ``<service>_key``, which may be the key of an account there: only a generated
-    value then is one."""
+    """Returns whether the name is ``<service>_key``, which may be the key of an account there: only a
+    generated value then is one."""
     return len(parts) > 1 and parts[-1] == "key" and parts[-2] not in _OTHER_KEYS
 
 

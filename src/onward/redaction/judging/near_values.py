@@ -25,7 +25,7 @@ _BORDER = compiled(rb"[-+|: =\t]*")
 _SEPARATORS = (b"|", b"\t", b";", b",")
 _QUOTES = b"\"'` "
 _ATTRIBUTE = compiled(rb"(?i)([a-z-]{2,24})\s{0,2}=\s{0,2}")
-_GENERATED = frozenset(b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz-")
+_GENERATED = frozenset(b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz-_")
 _LABELS = frozenset(
     ("name", "id", "placeholder", "aria-label", "autocomplete", "label", "title", "data-testid")
 )
@@ -36,8 +36,8 @@ Takes = Callable[[Any, bytes], Iterator[Hit]]
 def _takes_after_name(
     judge: Callable[[bytes], bool], *, quoted_only: bool = False, back: bool = False
 ) -> Takes:
-    """Makes a function that yields the values after the names in group 1 that ``judge`` accepts. ``back``: the
-    pattern also matches the beginning of the value, whose place is searched from the end of the name."""
+    """Makes a function that yields the values after the names in group 1 that ``judge`` accepts. ``back``:
+    the pattern also matches the beginning of the value, whose place is searched from the end of the name."""
 
     def take(expression: Any, buffer: bytes) -> Iterator[Hit]:
         done = 0
@@ -45,7 +45,7 @@ def _takes_after_name(
             first, last = match.span(1)
             if first < done:
                 continue  # within the previous value
-            before = buffer[max(0, first - _NAME_REACH) : first]
+            before = buffer[max(0, first - _NAME_REACH) : first].rpartition(b"\x00")[2]
             first -= len(before) - len(before.rstrip(_NAME_BYTES))
             name = buffer[first:last].decode("utf-8", "replace")
             kind = secret_class(name.strip(" .-_"))
@@ -139,7 +139,7 @@ def inserted(expression: Any, buffer: bytes) -> Iterator[Hit]:
     """Yields the values of secret columns in ``INSERT INTO t (a, password) VALUES (…), (…)``."""
     for match in expression.finditer(buffer):
         columns = [part.strip(b"\\[] \r\n\t" + _QUOTES) for part in match.group(1).split(b",")]
-        kinds = [secret_class(name.decode("utf-8", "replace")) for name in columns]
+        kinds: list[NameClass | None] = [secret_class(name.decode("utf-8", "replace")) for name in columns]
         if not any(kinds):
             continue
         at = match.end()
@@ -175,7 +175,8 @@ def _is_cell(text: bytes, kind: NameClass) -> bool:
 
 
 def tables(expression: Any, buffer: bytes) -> Iterator[Hit]:
-    """Yields the cells below a header that names a secret: Markdown, comma or tab separated, database shells."""
+    """Yields the cells below a header that names a secret: Markdown, comma or tab separated, database
+    shells."""
     done = 0
     for match in expression.finditer(buffer):
         if match.start() < done:
@@ -196,7 +197,9 @@ def tables(expression: Any, buffer: bytes) -> Iterator[Hit]:
         names = [buffer[a:b].strip(b"\\\r" + _QUOTES) for a, b in cells]
         if not all(map(_CELL.fullmatch, names)) or sum(map(bool, names)) < 2:
             continue
-        kinds = [secret_class(name.decode("latin-1")) if len(name.split()) <= 3 else None for name in names]
+        kinds: list[NameClass | None] = [
+            secret_class(name.decode("latin-1")) if len(name.split()) <= 3 else None for name in names
+        ]
         if any(kinds):
             for hit, row_end in _rows(buffer, end + step, separator, kinds):
                 done = row_end
@@ -279,4 +282,5 @@ TAKES: dict[str, Takes] = {
     "tables": tables,
 }
 """``said``: after a name in prose, a drawn value. ``given``: where a literal is expected (a default, a
-comparison, a setting command), a telling one. ``listed``: after a quoted name and a comma, drawn and quoted."""
+comparison, a setting command), a telling one. ``listed``: after a quoted name and a comma, drawn and
+quoted."""

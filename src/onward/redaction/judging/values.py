@@ -18,7 +18,7 @@ false yes no on off required optional string str int integer float number bool b
 array list dict text char varchar secretstr password passwd passphrase pass pwd secret secrets token
 tokens apikey api_key api-key key keys auth authorization bearer basic digest cookie session credential
 credentials user username env environ dummy default empty missing unset unknown foo bar baz self this
-value values x-oauth-basic file os process config settings request headers
+value values :memory: x-oauth-basic file os process config settings request headers
 passwort kennwort geheim contraseña contrasena senha wachtwoord hasło haslo erforderlich requis obligatoire
 obligatorio obligatoria vereist wymagane
 """
@@ -50,7 +50,7 @@ _MAY_REFER = tuple(bytes([c]) for c in b"${%<[(^\\\xc2")
 _PATTERN = compiled(rb"\(\?[:!=<iP]|\[\^?(?:a-z|A-Z|0-9)[^\]]*\]")
 """A regular expression, in code that searches for secrets."""
 _NAME_OF_A_THING = compiled(
-    rb"[A-Z]{0,5}[0-9]{0,3}(?:[A-Z][a-z]+[0-9]{0,3}){2,}|[A-Z]{2,}[0-9]{0,2}(?:_[A-Z]{2,}[0-9]{0,2})+"
+    rb"[A-Z]{0,5}[0-9]{0,3}(?:[A-Z][a-z]+[0-9]{0,5}){2,}|[A-Z]{2,}[0-9]{0,2}(?:_[A-Z]{2,}[0-9]{0,2})+"
 )
 """Identifiers: ``PKCS7PrivateKeyTypes``, ``OPENAI_API_KEY``."""
 _OF_CODE = compiled(rb"[A-Za-z0-9_][./:][A-Za-z0-9_]|[(){}]")
@@ -219,15 +219,19 @@ def _closing(buffer: bytes, at: int, limit: int, slashes: int, quote: bytes) -> 
 
 
 def _is_generated(value: bytes) -> bool:
-    """Returns whether it is one run of 20 letters and digits or more, or a UUID."""
+    """Returns whether it is one run of 20 letters and digits or more, 32 with ``-`` and ``_``, or a UUID."""
     if _UUID.fullmatch(value):
         return True
+    if len(value) >= 32 and (b"-" in value or b"_" in value):
+        joined = value.replace(b"-", b"").replace(b"_", b"")
+        mixed = not joined.isupper() and not joined.islower() and not SNAKE_CASE.fullmatch(value)
+        return mixed and joined.isalnum() and _has_digit(joined) and len(joined) >= 30
     return len(value) >= 20 and value.isalnum() and not value.isalpha() and not value.isdigit()
 
 
 def _is_session(value: bytes) -> bool:
-    """Returns whether it can be the id of a session: a run of 16 letters and digits, or digits and letters that
-    change; a state field ``interactive_session`` also holds names, commands and dates."""
+    """Returns whether it can be the id of a session: a run of 16 letters and digits, or digits and letters
+    that change; a state field ``interactive_session`` also holds names, commands and dates."""
     run = max(value.translate(_TO_BLANKS).split() or [b""], key=len)
     long = len(run) >= 16 or (len(run) >= 8 and (len(value) >= 16 or not run.isdigit()))
     return (long and _has_digit(value) and _has_letter(value)) or is_random(run)

@@ -16,8 +16,10 @@ PASSWORDS_ABROAD = (
 ``passw`` is in the other lists."""
 
 SECRET_WORDS = (
-    r"secret|token|passw|passphrase|passcode|pwd|pswd|psw|pass|credential|api[_ -]?key|apikey|access[ _-]?key|"
-    r"account[ _-]?key|private[ _-]?key|signing[ _-]?key|encryption[ _-]?key|master[ _-]?key|license[ _-]?key|"
+    r"secret|token|passw|passphrase|passcode|pwd|pswd|psw|pass|credential|api[_ -]?key|apikey|"
+    r"access[ _-]?key|"
+    r"account[ _-]?key|private[ _-]?key|signing[ _-]?key|encryption[ _-]?key|master[ _-]?key|"
+    r"license[ _-]?key|"
     r"app[ _-]?key|application[ _-]?key|client[ _-]?key|consumer[ _-]?key|shared[ _-]?key|storage[ _-]?key|"
     r"subscription[ _-]?key|service[ _-]?key|deploy[ _-]?key|ssh[ _-]?key|api[_-]?hash|auth|cookie|session|"
     r"(?:secret|product|activation|server|session|root|cipher|crypto|aes|jwt)[ _-]key|access[ _-]code|bearer|"
@@ -109,7 +111,8 @@ ASSIGNMENTS = (
     ),
     context_rule(
         "ASSIGNED",
-        r"(?i)[a-z0-9][ _.-]key(?:\\{0,8}[\"'`])?\]?[ \t]{0,8}(?:=>|:=|=|:)[ \t]{0,8}(?:\\{0,8}[\"'`])?[A-Za-z0-9-]{20}",
+        r"(?i)[a-z0-9][ _.-]key(?:\\{0,8}[\"'`])?\]?[ \t]{0,8}(?:=>|:=|=|:)[ \t]{0,8}(?:\\{0,8}[\"'`])"
+        r"?[A-Za-z0-9_-]{20}",
         take="keyed",
         positives=(
             ("adafruit_key = " + body(32, HEX), body(32, HEX)),

@@ -21,9 +21,12 @@ _NAMED = rf"((?:{_NAMES})[A-Za-z0-9_.-]{{0,40}})"
 PROSE = (
     context_rule(
         "ASSIGNED",
-        rf"(?i)\b({_SPOKEN})[\"'`*]{{0,3}}(?:[ ](?:for|of|on|in|to|at|from|there|here|you need|we use|i use)\b[^\x00\n:=]{{0,60}}?)?"
-        r"(?:[ ]{0,2}[:=]|[ ](?:is|was|are|has been|will be|should be|must be|set to|changed to|becomes|called|reads|equals))"
-        r"(?:[ ](?:now|currently|just|simply|set to|changed to|still|as follows))?[ ]{0,2}[:=]?(?:\s|\\n){1,4}[*(]{0,3}",
+        rf"(?i)\b({_SPOKEN})[\"'`*]{{0,3}}(?:[ ](?:for|of|on|in|to|at|from|there|here|you need|we use|"
+        rf"i use)\b[^\x00\n:=]{{0,60}}?)?"
+        r"(?:[ ]{0,2}[:=]|[ ](?:is|was|are|has been|will be|should be|must be|set to|changed to|becomes|"
+        r"called|reads|equals))"
+        r"(?:[ ](?:now|currently|just|simply|set to|changed to|still|as follows))?[ ]{0,2}[:=]?(?:\s|\\n)"
+        r"{1,4}[*(]{0,3}",
         take="said",
         gate=_GATE,
         positives=(
@@ -60,8 +63,8 @@ CODE = (
     context_rule(
         "ASSIGNED",
         rf"(?i)(?:env[A-Za-z_]{{0,10}}|define|property|setting|config|option|secret|param|arg)[A-Za-z_.]{{0,12}}"
-        rf"[ ]{{0,2}}\([ ]{{0,2}}\\{{0,4}}[\"'`][A-Za-z0-9_.-]{{0,40}}?{_NAMED}\\{{0,4}}[\"'`][ ]{{0,2}},\s{{0,12}}"
-        r"(?:[a-z_]{1,16}[ ]{0,2}=[ ]{0,2})?",
+        rf"[ ]{{0,2}}\([ ]{{0,2}}\\{{0,4}}[\"'`][A-Za-z0-9_.-]{{0,40}}?{_NAMED}"
+        r"\\{0,4}[\"'`][ ]{0,2},\s{0,12}(?:[a-z_]{1,16}[ ]{0,2}=[ ]{0,2})?",
         take="given_quoted",
         gate=_GATE,
         positives=(
@@ -106,7 +109,8 @@ CODE = (
     ),
     context_rule(
         "ASSIGNED",
-        rf"(?i)((?:{_NAMES}|auth|cookie)[A-Za-z0-9_.-]{{0,40}})(?:\\{{0,8}}[\"'`])?[\])]{{0,4}}[ \t]{{0,4}},\s{{0,8}}(?:[A-Za-z]{{1,12}}\()?",
+        rf"(?i)((?:{_NAMES}|auth|cookie)[A-Za-z0-9_.-]{{0,40}})(?:\\{{0,8}}[\"'`])?[\])"
+        rf"]{{0,4}}[ \t]{{0,4}},\s{{0,8}}(?:[A-Za-z]{{1,12}}\()?",
         take="listed",
         gate=_WIDE_GATE,
         positives=(
@@ -120,7 +124,8 @@ CODE = (
     ),
     context_rule(
         "ASSIGNED",
-        r"(?im)(?:\b(?:setx?|setenv|export|declare -x|ENV|ARG|config set|configure set|config:set|secrets? set|secrets put)"
+        r"(?im)(?:\b(?:setx?|setenv|export|declare -x|ENV|ARG|config set|configure set|config:set|"
+        r"secrets? set|secrets put)"
         r"|^[ \t]{0,8}#[ ]{0,4}define)[ \t]{1,4}(?:--?[a-z]{1,12}[ \t]{1,4}){0,3}[A-Za-z0-9_.:/-]{0,60}?"
         rf"{_NAMED}[ \t]{{1,8}}(?:--?(?:body|value|b)[ =])?",
         take="given",
@@ -150,8 +155,10 @@ FORMS = (
     context_rule(
         "ASSIGNED",
         r"(?i)\b(?:name|key|id|label|header|field|selector|element|locator|placeholder|variable|param|parameter)"
-        r"\\{0,8}[\"']?[ ]{0,3}[:=][ ]{0,3}\\{0,8}[\"']?([^\x00\n\"\\,]{0,60}?(?:secret|token|pass|pwd|pw|key|auth|cookie|"
-        r"credential)[^\x00\n\"\\,]{0,30}?)\\{0,8}[\"']?[ ]{0,3}(?:,|\\n|\n|[ ]|/?>|;)(?:\s|\\n){0,16}(?:-[ ])?"
+        r"\\{0,8}[\"']?[ ]{0,3}[:=][ ]{0,3}\\{0,8}[\"']?([^\x00\n\"\\,]{0,60}?(?:secret|token|pass|pwd|"
+        r"pw|key|auth|cookie|"
+        r"credential)[^\x00\n\"\\,]{0,30}?)\\{0,8}[\"']?[ ]{0,3}(?:,|\\n|\n|[ ]|/?>|;)(?:\s|\\n)"
+        r"{0,16}(?:-[ ])?"
         r"(?:\\{0,8}\"[a-z_]{1,20}\\{0,8}\"[ ]?:[ ]?\\{0,8}\"?[A-Za-z0-9_.-]{0,24}\\{0,8}\"?,\s{0,8}){0,2}"
         rf"[<\\]{{0,8}}[\"']?{_VALUE_NAME}\\{{0,8}}[\"']?[ ]{{0,3}}[:=>][ ]{{0,3}}",
         take="paired",

@@ -6,13 +6,14 @@ from onward.redaction.rule import Rule, body, context_rule
 from onward.redaction.rules.assignments import PASSWORDS_ABROAD
 
 _GAP = r"(?:[ \t]{1,4}|\\{0,4}[\"'],\s{0,4}\\{0,4}[\"'])"
-"""Between two arguments: blanks, or the quotes and comma of a list."""
+"""Separator of two arguments: blanks, or the quotes and comma of a list."""
 _BEGIN = r"(?:\s|[\"'])"
 _Q = r"\\{0,4}[\"']?"
 _V = r"([^\s\x00\"'\\-][^\s\x00\"'\\]{2,})"
 """An argument of three bytes or more that is no option."""
 _GATE = (
-    r"curl|wget|\bhttps?[ ]|mysql|mariadb|sshpass|redis-cli|login|upload|mongo|ldap|smb|sqlcmd|\bbcp\b|\bisql|psql|ftp|"
+    r"curl|wget|\bhttps?[ ]|mysql|mariadb|sshpass|redis-cli|login|upload|mongo|ldap|smb|sqlcmd|\bbcp\b|"
+    r"\bisql|psql|ftp|"
     r"zip|plink|pscp|keytool|jarsigner|useradd|usermod|snmp|pdftk|qpdf|\bu?n?rar\b|ipmitool|ssh-keygen|openssl|"
     r"cargo|vault|evil-winrm|rpcclient|crackmap|netexec|\bnxc\b|hydra|xfreerdp|rdesktop|sudo|--(?:password|passphrase|"
     r"pass|token)-|--with-token|--stdin|\bsu\b|kinit|cryptsetup|passwd|gh[ ]auth|openconnect|(?i:net[ ]use|"
@@ -87,10 +88,15 @@ COMMANDS = (
     ),
     context_rule(
         "PASSWORD",
-        r"(?i)(?:identified[ ]+by|password)[ ]+\\?'([^'\s\x00\\]{3,})\\?'",
+        r"(?:IDENTIFIED[ ]+BY|(?i:user\b[^\x00\n]{0,80}?identified[ ]+by)|(?i:password))[ ]+"
+        r"\\?'([^'\s\x00\\]{3,})\\?'",
         checks=("literal",),
         positives=(("CREATE USER jo WITH PASSWORD '" + "hunter2-w" + "';", "hunter2-w"),),
-        negatives=("the password 'changeme' is", "IDENTIFIED BY '<password>'"),
+        negatives=(
+            "the password 'changeme' is",
+            "IDENTIFIED BY '<password>'",
+            "the record identified by 'nameID'",
+        ),
         note="SQL.",
     ),
     context_rule(
@@ -122,7 +128,8 @@ PIPES = (
         r"(?:echo|printf)[ ]{1,3}(?:-[neE]{1,3}[ ]{1,3}|[\"']?%s(?:\\{1,2}n)?[\"']?[ ]{1,3})?"
         r"(?:\\{0,4}[\"'])?([^\s\x00\"'|\\]{3,128})"
         r"(?:\\{1,2}n)?(?:\\{0,4}[\"'])?[ ]{0,3}\|[ ]{0,3}"
-        r"(?:sudo[^\x00\n|;&]{0,40}?[ ]-[A-Za-z]{0,6}S|[^\x00\n|;&]{0,80}?(?:--password-stdin|--with-token|--stdin|"
+        r"(?:sudo[^\x00\n|;&]{0,40}?[ ]-[A-Za-z]{0,6}S|[^\x00\n|;&]{0,80}?(?:--password-stdin|"
+        r"--with-token|--stdin|"
         r"--passphrase-fd|--pass-stdin|--token-stdin|-pass(?:in|out)?[ ]stdin)|su\b|kinit\b|cryptsetup\b|"
         r"sshpass\b|passwd\b|smbpasswd\b|vncpasswd\b|gh[ ]auth|openconnect\b)",
         gate=_GATE,
@@ -135,7 +142,8 @@ PIPES = (
     ),
     context_rule(
         "CLI_PASSWORD",
-        r"(?:sudo[^\x00\n|;&]{0,20}?[ ]-[A-Za-z]{0,6}S[^\x00\n|;&]{0,200}?|--(?:password|passphrase)-(?:stdin|fd[ =]0)"
+        r"(?:sudo[^\x00\n|;&]{0,20}?[ ]-[A-Za-z]{0,6}S[^\x00\n|;&]{0,200}?|--(?:password|passphrase)"
+        r"-(?:stdin|fd[ =]0)"
         r"[^\x00\n|;&]{0,80}?|--with-token[ ]{0,2})<<<[ ]{0,3}(?:\\{0,4}[\"'])?([^\s\x00\"'\\]{3,128})",
         gate=_GATE,
         checks=("literal",),
@@ -177,7 +185,8 @@ MORE = (
     ),
     context_rule(
         "CLI_PASSWORD",
-        r"(?i)net[ ]use[ ][^\x00\n]{1,80}?\\[^\s\x00]{1,60}[ ]{1,3}([^\s\x00\"'/\\*][^\s\x00\"'\\]{2,})[ ]{1,3}/user:",
+        r"(?i)net[ ]use[ ][^\x00\n]{1,80}?\\[^\s\x00]{1,60}[ ]{1,3}([^\s\x00\"'/\\*][^\s\x00\"'\\]{2,})"
+        r"[ ]{1,3}/user:",
         gate=_GATE,
         checks=("literal", "password_like"),
         positives=(("net use Z: \\\\srv\\x " + "hunter2-m" + " /user:bob", "hunter2-m"),),
@@ -211,7 +220,8 @@ MORE = (
     ),
     context_rule(
         "CLI_PASSWORD",
-        r"(?:htpasswd[^\x00\n|;&]{0,80}?[ ]-[A-Za-z]{0,5}b[A-Za-z]{0,5}(?:[ ][^\s\x00]{1,120}){2}|wpa_passphrase[ ][^\s\x00]{1,64}|"
+        r"(?:htpasswd[^\x00\n|;&]{0,80}?[ ]-[A-Za-z]{0,5}b[A-Za-z]{0,5}(?:[ ][^\s\x00]{1,120}){2}|"
+        r"wpa_passphrase[ ][^\s\x00]{1,64}|"
         r"mysqladmin[^\x00\n|;&]{0,120}?[ ]password|nmcli[^\x00\n|;&]{0,160}?[ ]password)[ ]{1,3}"
         r"[\"']?([^\s\x00\"'\\<-][^\s\x00\"'\\]{3,})",
         gate=_GATE,
@@ -224,10 +234,12 @@ MORE = (
     ),
     context_rule(
         "PASSWORD",
-        r"(?i)(?:\bauth[a-z_]{0,12}[\"']?[ ]{0,2}[=:][ ]{0,2}[\[(]|(?:basic_?auth|digest_?auth|networkcredential|"
+        r"(?i)(?:\bauth[a-z_]{0,12}[\"']?[ ]{0,2}[=:][ ]{0,2}[\[(]|(?:basic_?auth|digest_?auth|"
+        r"networkcredential|"
         r"usernamepasswordcredentials|passwordauthentication|usernamepasswordauthenticationtoken|\.login|\.auth|"
         r"\.authenticate|\.credentials|basiccredentials|\.set_?basic_?auth)[ ]{0,2}\()\s{0,8}"
-        r"(?:user[a-z]{0,4}[ ]{0,2}=[ ]{0,2})?\\{0,4}[\"'][^\s\x00\"'\\]{1,64}\\{0,4}[\"'],\s{0,8}(?:pass[a-z]{0,4}[ ]{0,2}=[ ]{0,2})?"
+        r"(?:user[a-z]{0,4}[ ]{0,2}=[ ]{0,2})"
+        r"?\\{0,4}[\"'][^\s\x00\"'\\]{1,64}\\{0,4}[\"'],\s{0,8}(?:pass[a-z]{0,4}[ ]{0,2}=[ ]{0,2})?"
         r"[bfru]?\\{0,4}[\"']([^\s\x00\"'\\]{3,})\\{0,4}[\"']",
         gate=_GATE,
         checks=("literal",),

@@ -1,4 +1,5 @@
-"""Layer 1, third part: tokens of package hosts, commerce, monitoring and social services, hashes of passwords."""
+"""Layer 1, third part: tokens of package hosts, commerce, monitoring and social services, hashes of
+passwords."""
 
 from __future__ import annotations
 
@@ -18,6 +19,14 @@ PACKAGES = (
     token(
         "JFROG_KEY", r"cmVmdGtu[A-Za-z0-9+/]{48,80}={0,2}", "cmVmdGtu" + body(56), checks=("start", "mixed")
     ),
+    token("JFROG_KEY", r"AKC[A-Za-z0-9]{10,}", "AKC" + body(40), "AKC" + "z" * 10),
+    vendor_rule(
+        "JFROG_KEY",
+        r"(?i)(?:jfrog|artif)[^\x00]{0,24}?[^A-Za-z0-9\x00](AP[0-9A-F][A-Za-z0-9]{8,})",
+        positives=(("artifactory_secret: AP6" + body(20), "AP6" + body(20)),),
+        negatives=("artifact of the API and jfrog APIs",),
+        gate=r"(?i)jfrog|artif",
+    ),
     token("SONARQUBE_TOKEN", r"sq[upa]_[0-9a-f]{40}", "squ_" + body(40, HEX), checks=("start", "end")),
     token("GITLAB_TOKEN", r"glwt-[A-Za-z0-9_-]{20,}", "glwt-" + body(20), checks=("start", "telling")),
     token("WUNDERGRAPH_TOKEN", r"cosmo_[0-9a-f]{32}", "cosmo_" + body(32, HEX), checks=("start", "end")),
@@ -35,6 +44,11 @@ PACKAGES = (
 
 CLOUDS = (
     token("CLOUDFLARE_KEY", r"cfk_[A-Za-z0-9]{37,}", "cfk_" + body(45), checks=("start", "mixed")),
+    vendor_rule(
+        "SOFTLAYER_KEY",
+        r"softlayer\.com/(?:soap|rest)/v3(?:\.1)?/([0-9a-f]{64})",
+        positives=(("https://api.softlayer.com/soap/v3.1/" + body(64, HEX), body(64, HEX)),),
+    ),
     token("AKAMAI_TOKEN", r"akab-[a-z0-9]{16}-[a-z0-9]{16}", "akab-" + body(16, HEX) + "-" + body(16, HEX)),
     token("AWS_MWS_TOKEN", r"amzn\.mws\.[0-9a-f]{8}-[0-9a-f-]{27}", "amzn." + "mws." + _UUID),
     token(
@@ -207,7 +221,8 @@ HASHES = (
     ),
     vendor_rule(
         "PASSWORD_HASH",
-        r"(?:[A-Za-z0-9_.$-]{1,32}:[0-9]{1,6}|\b(?i:ntlm|nthash|lmhash|hashes))[: ]{1,2}([0-9a-fA-F]{32}:[0-9a-fA-F]{32})",
+        r"(?:[A-Za-z0-9_.$-]{1,32}:[0-9]{1,6}|\b(?i:ntlm|nthash|lmhash|hashes))"
+        r"[: ]{1,2}([0-9a-fA-F]{32}:[0-9a-fA-F]{32})",
         positives=(
             (
                 "Administrator:500:" + body(32, HEX) + ":" + body(32, HEX) + ":::",

@@ -26,7 +26,8 @@ CALLING_CODES = frozenset(
 )
 _PHONE_WORDS = """
 phone,phones,telephone,tel,tel no,mobile,mobile number,cell,cell phone,phone number,fax,whatsapp,call,dial,
-sms,contact,my number,number is,reach me,text me,ring me,hotline,msisdn,gsm,telefon,handy,rufnummer,mobil,telefono,teléfono,móvil,movil,téléphone,
+sms,contact,my number,number is,reach me,text me,
+ring me,hotline,msisdn,gsm,telefon,handy,rufnummer,mobil,telefono,teléfono,móvil,movil,téléphone,
 portable,telefone
 """
 _WORDS = word_pattern(*_PHONE_WORDS.replace("\n", "").split(","))
@@ -296,7 +297,8 @@ RULES: tuple[Rule, ...] = (
     ),
     personal_rule(
         "PHONE",
-        r"(?i)\b(?:phone|telephone|mobile|cell|fax|whatsapp|tel)(?:[ ](?:no|nr|number))?[ ]{1,2}(?:is[ ]|#[ ]?)?([0-9]{10,11})",
+        r"(?i)\b(?:phone|telephone|mobile|cell|fax|whatsapp|tel)(?:[ ](?:no|nr|number))?[ ]{1,2}(?:is[ ]|"
+        r"#[ ]?)?([0-9]{10,11})",
         checks=("labelled_phone",),
         same="digits",
         positives=(("phone 4155" + "552671", "4155" + "552671"),),
