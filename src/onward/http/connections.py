@@ -83,7 +83,8 @@ class Connection(H11Protocol):
         return not self.is_idle and self.cycle.more_body
 
     def connection_made(self, transport: Any) -> None:
-        super().connection_made(_Joined(transport, self.loop))
+        joined: Any = _Joined(transport, self.loop)
+        super().connection_made(joined)
         self._expect_header()
         self._on_open()
 

@@ -13,6 +13,7 @@ from control_scripted import Counting, Scripted, run_of, world_of
 from onward.control.algorithms.registry import algorithm_class
 from onward.control.core.config import CONFIGS
 from onward.control.core.contract import Environments
+from onward.control.evaluation.evaluate import EvaluationStopped
 from onward.control.running import checkpoint, origin
 from onward.control.running.log import Log
 from onward.control.running.runs import Folder, RunConfig
@@ -151,3 +152,26 @@ def test_no_step_joins_an_episode_before_the_stop_with_one_after_it(tmp_path: Pa
         batch = learner.replay.sample(200)
         steps = batch.next_obs[:, 0] - batch.obs[:, 0]
         assert (steps >= 1).all() and (batch.next_obs[:, 0] <= 5).all()
+
+
+def test_a_confirmation_that_was_stopped_is_made_again_after_the_stop(tmp_path: Path) -> None:
+    """All training episodes earn 0, which is the threshold: the first window of them is to be confirmed."""
+    run = run_of(threshold=0.0, timesteps=2000, eval_every=10_000)
+    of, stopping = world_of(run), [True]
+
+    def evaluate(policy: Any, episodes: int, seed: int, stopped: Any) -> Any:
+        if episodes == 100 and stopping:
+            stopping.clear()
+            raise EvaluationStopped
+        return of.evaluate(policy, episodes, seed, stopped)
+
+    cut = replace(of, evaluate=evaluate)
+    trainer = Trainer(run, Folder(tmp_path / "cut"), lambda event: None, cut)
+    trainer.start()
+    assert trainer.train()["end"] == "interrupted"
+    again = Trainer(run, Folder(tmp_path / "cut"), lambda event: None, cut)
+    again.resume()
+    whole = Trainer(run, Folder(tmp_path / "whole"), lambda event: None, of)
+    whole.start()
+    one, other = again.train()["solved"], whole.train()["solved"]
+    assert one is not None and (one["episode"], one["step"]) == (other["episode"], other["step"])
