@@ -7,6 +7,7 @@ run ends; callbacks receive every event meanwhile and may end it.
 from __future__ import annotations
 
 import pickle
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from onward.control.algorithms.registry import algorithm_class, check_name
 from onward.control.core.config import CONFIGS
 from onward.control.core.threads import threads_kept
 from onward.control.environments import make, newest_version
+from onward.control.environments.check import require
 from onward.control.evaluation.evaluate import EPISODES, SLOTS, Episodes, play, success_rule
 from onward.control.policies.policy import Policy
 from onward.control.running import presets
@@ -151,6 +153,10 @@ def _trained(
     env: Source, run: RunConfig, where: Folder, callbacks: Sequence[Callback], resume: bool
 ) -> TrainedRun:
     of = world(run, env)
+    if not resume:
+        found, _ = require(env, run.env_kwargs if isinstance(env, str) else None)
+        for warning in found:
+            warnings.warn(warning, stacklevel=4)
     if algorithm_class(run.algorithm).asynchronous:
         _check_travels(env, run.algorithm)
 

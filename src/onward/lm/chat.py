@@ -134,8 +134,8 @@ class Chat:
         if self.end_of_turn in ids:
             last = len(ids) - 1 - ids[::-1].index(self.end_of_turn)
             ids = ids[last + 1 :]
-        content = str(answer.get("content") or "")
-        return self.text(ids).rstrip().endswith(content.rstrip())
+        content, said = str(answer.get("content") or "").rstrip(), self.text(ids).rstrip()
+        return content in said if answer.get("tool_calls") else said.endswith(content)
 
     def _find_end_of_turn(self) -> tuple[int, str]:
         probe = [{"role": "user", "content": "A"}, {"role": "assistant", "content": "Zq"}]

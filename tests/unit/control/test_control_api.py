@@ -182,3 +182,17 @@ def test_weights_that_do_not_fit_are_one_sentence(cart_pole: Path, words: str, w
     code, said = run_command(f"onward control train {words} --timesteps 256")
     assert code == 2 and why in said
     assert not list(Path().glob("runs/*/config.json"))
+
+
+def test_an_environment_with_a_slip_is_refused_before_there_is_a_folder(tmp_path: Path) -> None:
+    class Rewardless(gym.wrappers.TimeLimit):
+        def __init__(self) -> None:
+            super().__init__(gym.make("CartPole-v1"), 20)
+
+        def step(self, action: Any) -> Any:
+            observation, _, *others = super().step(action)
+            return observation, None, *others
+
+    with pytest.raises(ControlError, match="at step 1 of an episode: the reward is None"):
+        train(Rewardless, "ppo", timesteps=64, folder=tmp_path / "run")
+    assert not (tmp_path / "run").exists()

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from onward.lm.chat import TOOL_RULES, Chat, Text, in_words
 from onward.lm.policy import Policy
 from onward.lm.text_length import longest_token
+from onward.training.data.conversations import token_row
 
 SYSTEM = {"role": "system", "content": "You are a helpful assistant."}
 USER = {"role": "user", "content": "hello  world\n\n"}
@@ -247,3 +248,28 @@ def test_the_mask_is_in_no_text(chat: Chat, run: int) -> None:
     ids = chat.render([SYSTEM, {"role": "user", "content": text}])
     assert text in chat.tokenizer.decode(ids, skip_special_tokens=True)
     assert ids.count(chat.end_of_turn) == 2
+
+
+@pytest.mark.parametrize("template", [None, WITH_TOOLS])
+@pytest.mark.parametrize("words", ["", "Let me see."])
+def test_a_conversation_with_calls_is_trained_on_as_the_gateway_renders_it(
+    policy: Policy, template: str | None, words: str
+) -> None:
+    """slime#1008: a policy that is trained without the schemas never sees its prompt when it serves."""
+    if template is not None:
+        policy.tokenizer.chat_template = template
+    chat = Chat(policy.tokenizer)
+    called = {"role": "assistant", "content": words, "tool_calls": [CALL]}
+    result = {"role": "tool", "content": "2", "tool_call_id": "c1"}
+    final = {"role": "assistant", "content": "It is 2."}
+    talk = [SYSTEM, USER, called, result, final]
+    row = token_row(chat, talk, tools=[TOOL])
+    said = [chat.answer(talk[:3], [TOOL]), chat.answer(talk, [TOOL])]
+    assert row.ids == [*chat.render(talk[:4], [TOOL]), *said[1]]
+    assert [token for token, on in zip(row.ids, row.sampled, strict=True) if on] == said[0] + said[1]
+    written = '{"tool_name": "add", "tool_args": {"x": 1}}'
+    first = chat.text(said[0])
+    assert first == ((f"{words}\n" if words else "") + written if template is None
+                     else words + '<tool_call>{"x": 1}</tool_call>')  # fmt: skip
+    unweighted = token_row(chat, [*talk[:2], {**called, "weight": 0}, *talk[3:]], tools=[TOOL])
+    assert unweighted.ids == row.ids and unweighted.sampled_count == len(said[1])

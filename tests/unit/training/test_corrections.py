@@ -12,7 +12,7 @@ from scored_trajectories import freeze, sampling
 from onward.contracts import Feedback
 from onward.errors import ConfigError, TrainingError
 from onward.training.data import conversations, corrections, dataset, files
-from onward.training.job import methods, worker
+from onward.training.job import methods, rows, worker
 from onward.training.spec.request import JobSpec
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -261,10 +261,10 @@ def test_a_policy_gradient_never_trains_on_what_a_person_wrote(make_job: MakeJob
     spec = JobSpec.model_validate_json((folder / "spec.json").read_bytes())
     _corrected_lines(folder, [1.0, 0.0])
     policy = worker._load(folder, spec)[0]
-    chat = worker._chat(policy)
+    chat = rows.chat_of(policy)
     method = methods.make(policy, spec)
     assert isinstance(method, methods.PolicyGradientMethod)
-    trajectories = [worker.trajectory_of(line, spec, chat) for line in dataset.read(folder / dataset.FILE)]
+    trajectories = [rows.trajectory_of(line, spec, chat) for line in dataset.read(folder / dataset.FILE)]
     assert all(one.correction is not None for one in trajectories)
     method.prepare(trajectories)
     assert method._selection is not None

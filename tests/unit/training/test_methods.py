@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 from onward.training import checkpoints
 from onward.training.data import dataset
-from onward.training.job import methods, worker
+from onward.training.job import methods, rows, worker
 from onward.training.spec.algorithms import ALGORITHMS
 from onward.training.spec.request import JobSpec
 
@@ -108,7 +108,7 @@ def test_scale_and_weight_of_advantages_are_those_of_the_recipe(make_job: MakeJo
     spec = spec.model_copy(update={"standardise": True, "negative_weight": 0.5})
     method = methods.make(worker._load(folder, spec)[0], spec)
     assert isinstance(method, methods.PolicyGradientMethod)
-    method.prepare([worker.trajectory_of(line, spec, None) for line in lines])
+    method.prepare([rows.trajectory_of(line, spec, None) for line in lines])
     assert method._selection is not None
     found = [a.tolist() for a in method.algorithm.estimate(method._selection, None, None).advantages]
     # group g0 has t0, t2, t4 (1, 0, 0): 1, -.5, -.5; group g1 has t1, t3, t5 (0, 1, 1): -1, .5, .5

@@ -304,3 +304,35 @@ def test_one_thread_plays_and_learns(
     monkeypatch.setattr(Learner, "update", update)
     assert worker.main(make_job(environment=plan(steps=2))) == 0, events[-1]
     assert len(computing) == 1 and threading.get_ident() not in computing
+
+
+def test_a_run_that_gets_worse_hands_out_its_best_and_keeps_the_last_beside_it(
+    make_job: MakeJob, events: Events
+) -> None:
+    """OpenRLHF#1333: with a rate that ruins the policy, the start is the best, and the result says so."""
+    folder = make_job(environment=plan(held_out=32), algorithm="rloo", learning_rate=3.0)
+    assert worker.main(folder) == 0, events[-1]
+    figures = [event["success"] for event in events if event["event"] == "held_out"]
+    assert len(figures) == 4 and figures[-1] < figures[0] == max(figures)
+    told = events[-1]["metrics"]["handed_out"]
+    assert told == {"step": 0, "of": 3, "by": "held-out success", "figure": figures[0]}
+    assert checkpoints.verify(folder / "last").adapter_digest != events[-1]["adapter_digest"]
+    again = make_job(environment=plan(held_out=32, steps=1), algorithm="rloo", learning_rate=1e-12)
+    shutil.copytree(folder / "checkpoint", again / "adapter")
+    assert worker.main(again) == 0, events[-1]
+    assert [event["success"] for event in events if event["event"] == "held_out"][4] == figures[0]
+
+
+def test_a_job_of_the_service_never_hands_out_its_start(make_job: MakeJob, events: Events) -> None:
+    folder = make_job(environment=plan(), algorithm="rloo", learning_rate=3.0, start_counts=False)
+    assert worker.main(folder) == 0, events[-1]
+    assert events[-1]["metrics"]["handed_out"]["step"] > 0
+
+
+def test_the_rate_falls_over_the_steps_of_a_run_in_an_environment(make_job: MakeJob, events: Events) -> None:
+    folder = make_job(environment=plan(steps=4, held_out=0), schedule="linear", learning_rate=0.01)
+    assert worker.main(folder) == 0, events[-1]
+    rates = [event["metrics"].get("learning_rate") for event in events if event["event"] == "progress"]
+    expected = [0.01, 0.0075, 0.005, 0.0025]
+    assert [rate or other for rate, other in zip(rates, expected, strict=True)] == pytest.approx(expected)
+    assert any(rate is not None for rate in rates[1:])

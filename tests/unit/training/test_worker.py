@@ -13,7 +13,7 @@ from onward import files
 from onward.lm.tiny import build_tiny
 from onward.training import checkpoints
 from onward.training.data import dataset
-from onward.training.job import methods, worker
+from onward.training.job import methods, rows, worker
 from onward.training.spec.request import JobSpec
 
 
@@ -81,13 +81,13 @@ def test_an_answer_that_cannot_be_parsed_costs_more_than_a_wrong_one(job: Path) 
     spec = spec.model_copy(update={"standardise": False})
     method = methods.make(worker._load(job, spec)[0], spec)
     assert isinstance(method, methods.PolicyGradientMethod)
-    method.prepare([worker.trajectory_of(line, spec, None) for line in lines])
+    method.prepare([rows.trajectory_of(line, spec, None) for line in lines])
     assert method._selection is not None
     estimate = method.algorithm.estimate(method._selection, None, None)
     # Returns 1, 0 and 0.25 - 0.5, each less the mean of the others of its type; two tokens each.
     expected = [1.0 - (0.0 - 0.25) / 2, 0.0 - (1.0 - 0.25) / 2, -0.25 - (1.0 + 0.0) / 2]
     assert [a.tolist() for a in estimate.advantages] == [pytest.approx([value] * 2) for value in expected]
-    told = worker.summary(lines, spec)
+    told = rows.summary(lines, spec)
     assert told["outcome_mean"] == pytest.approx(1.25 / 3)
     assert told["unparsable_share"] == pytest.approx(1 / 3)
 
@@ -328,3 +328,34 @@ def test_a_state_of_the_version_before_goes_on(job: Path, events: list[dict[str,
     (job / "spec.json").write_text(json.dumps(told))
     _lines(job, [1.0, 0.0, 1.0, 0.0])
     assert worker.main(job) == 0, events[-1]
+
+
+def test_dpo_refers_to_its_start_to_the_base_or_to_a_policy_in_a_folder(
+    job: Path, events: list[dict[str, Any]]
+) -> None:
+    """Once an adapter was trained, only the start itself gives a first loss of ln 2 (0.6931)."""
+    _change(job, algorithm="sft", epochs=4, learning_rate=0.1, min_reward=0.0)
+    _words(job, ["two", "three"] * 2)
+    assert worker.main(job) == 0, events[-1]
+    found = {}
+    for name, reference in (
+        ("start", "start"),
+        ("base", "base"),
+        ("adapter", "reference"),
+        ("model", str(job.parent / "base")),
+    ):
+        folder = job.parent / f"refers to {name}"
+        folder.mkdir()
+        shutil.copy(job / "spec.json", folder)
+        shutil.copytree(job / "checkpoint", folder / "adapter")
+        shutil.copytree(job / "checkpoint", folder / "reference")
+        digest = checkpoints.verify(job / "checkpoint").adapter_digest
+        _change(folder, algorithm="dpo", reference=reference, start_digest=digest, epochs=1, min_reward=None)
+        _words(folder, ["two", "one one one"])
+        assert worker.main(folder) == 0, events[-1]
+        (step,) = [event for event in events if event["event"] == "progress"][-1:]
+        found[name] = step["metrics"]["loss"]
+    assert found["start"] == pytest.approx(0.693147, abs=1e-5)
+    assert found["adapter"] == pytest.approx(0.693147, abs=1e-5)  # the same policy, from its folder
+    assert abs(found["base"] - 0.693147) > 1e-3
+    assert found["model"] == pytest.approx(found["base"], abs=1e-5)

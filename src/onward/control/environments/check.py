@@ -32,7 +32,7 @@ _SLOW = "a step takes"
 PICTURE = 16
 """Smallest height and width of a Box of floats that is taken for a picture."""
 Severity = Literal["error", "warning", "note"]
-_LIMIT = "give a limit with --env-set max_episode_steps=1000, or end the episode (truncated=True) in step"
+_LIMIT = "give a limit with --env-set max_episode_steps=1000 or gymnasium.wrappers.TimeLimit(env, 1000)"
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def check(
     except ControlError as error:
         found = [Finding("error", str(error), "")]
     finally:
-        if isinstance(source, str):
+        if isinstance(source, str) or callable(source):
             envs.close()  # a given environment belongs to the caller
     order = ("error", "warning", "note")
     return sorted(found, key=lambda one: order.index(one.severity))

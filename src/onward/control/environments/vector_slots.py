@@ -80,15 +80,13 @@ class VectorSlots(Environments):
             final_obs = self._final_obs(infos, np.flatnonzero(ended)) if ended.any() else None
             rewards = np.array(reward, np.float32).reshape(self.num)
             self._note_masks(infos)
+            streams = streams_of(split_infos(infos, self.num), self.spec.id)
         self._check_finite("an observation", obs)
         self._check_finite("the reward", rewards)
+        told: dict[str, Any] = {"streams": streams} if streams else {}
         if final_obs is not None:
             self._check_finite("a last observation", final_obs)
-        told: dict[str, Any] = {}
-        if final_obs is not None:
             told["final_info"] = _by_slot(infos, np.flatnonzero(ended))
-        if streams := streams_of(split_infos(infos, self.num), self.spec.id):
-            told["streams"] = streams
         return Step(
             obs,
             rewards,

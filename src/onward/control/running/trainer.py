@@ -104,9 +104,9 @@ class Trainer:
         self._told = self._updates = 0
         self.budget = EvaluationBudget(run.eval_share, self._times)
         self._stop = self._resumed = False
-        self._unfinished: int | None = None
         self.differences: list[str] = []
         """Reasons why a resumed run is not bit for bit the same as the uninterrupted one; empty: it is."""
+        self._unfinished: int | None = None
 
     def stop(self) -> None:
         """Ends the run after the current step and saves its state. Safe to call from a signal handler."""
@@ -307,8 +307,7 @@ class Trainer:
             return
         if self.episodes.count < self._next_try:
             return
-        # A first try may end the run. Later ones wait for their share of the time. The next try is set after
-        # the evaluation: where that is stopped, a resumed run tries again.
+        # A first try may end the run. Later ones wait for their share of the time.
         if self._next_try == 0 or self.budget.episodes(CONFIRM_EPISODES) == CONFIRM_EPISODES:
             self._confirm()
         self._next_try = self.episodes.count + EPISODES_BETWEEN_TRIES
@@ -372,9 +371,9 @@ class Trainer:
                 "best": self.best,
                 "next_try": self._next_try,
                 "updates": self._updates,
-                "unfinished": unfinished,
                 "budget": self.budget.state_dict(),
                 "spaces": _spaces(self.envs.spec),
+                "unfinished": unfinished,
             },
         )
         self._saved_at = step
@@ -523,8 +522,9 @@ class _Evaluate:
         shortened = episodes < min(SLOTS, run.eval_episodes)
         slots = episodes if shortened else SLOTS  # slots beyond their episodes are stepped all the same
         if slots not in self._envs:
-            made = make(self._source, slots, env_kwargs=run.env_kwargs, processes=run.env_processes)
-            self._envs[slots] = made
+            self._envs[slots] = make(
+                self._source, slots, env_kwargs=run.env_kwargs, processes=run.env_processes
+            )
         envs = self._envs[slots]
         rule = success_rule(envs.spec, run.threshold)
         return play(policy, envs, episodes, seed, rule=rule, stopped=stopped)
