@@ -102,7 +102,9 @@ class ProcessSlots(Environments):
         }
         told: dict[str, Any] = {"final_info": infos} if infos else {}
         if names := dict.fromkeys(name for step in steps for name in step.streams):
-            told["streams"] = {name: np.concatenate([_stream(one, name) for one in steps]) for name in names}
+            told["streams"] = {
+                name: np.concatenate([_stream(step, name) for step in steps]) for name in names
+            }
         return Step(
             _joined([step.obs for step in steps]),
             np.concatenate([step.reward for step in steps]),
