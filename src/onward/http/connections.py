@@ -34,6 +34,8 @@ READ_SECONDS = 60.0
 """Time after which a client that takes nothing of its answer is cut off."""
 MAX_INCOMPLETE = 64 << 10
 """Bytes of a header that has no end yet."""
+JOINED_BYTES = 64 << 10
+"""Bytes of an answer that wait for the end of a step of the event loop."""
 _SHARE = 4
 """The part of the process's descriptors that one port may use is one in this many."""
 _AT_ONCE = 32
@@ -83,7 +85,8 @@ class Connection(H11Protocol):
         return not self.is_idle and self.cycle.more_body
 
     def connection_made(self, transport: Any) -> None:
-        joined: Any = _Joined(transport, self.loop)
+        self._joined = JoinedTransport(transport, self.loop)
+        joined: Any = self._joined
         super().connection_made(joined)
         self._expect_header()
         self._on_open()
@@ -96,6 +99,10 @@ class Connection(H11Protocol):
             self.since = self.loop.time()
         elif self.is_idle and self._header_timer is None and not self.transport.is_closing():
             self._expect_header()
+
+    def eof_received(self) -> None:
+        self._joined.flush()  # the transport closes itself after this
+        super().eof_received()
 
     def on_response_complete(self) -> None:
         self.since = self.loop.time()
@@ -157,25 +164,33 @@ class Connection(H11Protocol):
             self._read_timer = None
 
 
-class _Joined:
+class JoinedTransport:
     """A transport that sends what one step of the event loop writes with one system call: uvicorn writes the
     head and the body of an answer separately, and each call lets another thread take the interpreter."""
 
     def __init__(self, transport: Any, loop: asyncio.AbstractEventLoop) -> None:
         self._transport, self._loop = transport, loop
         self._parts: list[bytes] = []
+        self._size = 0
 
     def write(self, data: bytes) -> None:
         if not self._parts:
-            self._loop.call_soon(self._send)
+            self._loop.call_soon(self.flush)
         self._parts.append(data)
+        self._size += len(data)
+        if self._size >= JOINED_BYTES:  # at once, so that the transport's flow control sees it
+            self.flush()
 
     def close(self) -> None:
-        self._send()
+        self.flush()
         self._transport.close()
 
-    def _send(self) -> None:
-        parts, self._parts = self._parts, []
+    def abort(self) -> None:
+        self.flush()  # an answer that is complete leaves, if the client takes it at once
+        self._transport.abort()
+
+    def flush(self) -> None:
+        parts, self._parts, self._size = self._parts, [], 0
         if parts and not self._transport.is_closing():
             self._transport.write(parts[0] if len(parts) == 1 else b"".join(parts))
 

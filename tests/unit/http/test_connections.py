@@ -292,3 +292,59 @@ async def test_600_half_open_requests_stop_neither_port_of_a_process_with_200_de
         child.wait()
         assert child.stdout is not None
         child.stdout.close()
+
+
+class Wire:
+    """A transport that notes what it is asked for."""
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+        self.closing = False
+
+    def write(self, data: bytes) -> None:
+        self.done.append(f"{len(data)} bytes" if len(data) > 20 else data.decode())
+
+    def is_closing(self) -> bool:
+        return self.closing
+
+    def close(self) -> None:
+        self.done.append("close")
+        self.closing = True
+
+    def abort(self) -> None:
+        self.done.append("abort")
+        self.closing = True
+
+
+async def test_what_one_step_writes_is_sent_at_once_and_in_its_order():
+    wire = Wire()
+    joined = connections.JoinedTransport(wire, asyncio.get_running_loop())
+    joined.write(b"head ")
+    joined.write(b"body")
+    assert wire.done == []
+    await asyncio.sleep(0)
+    joined.write(b"next")
+    await asyncio.sleep(0)
+    assert wire.done == ["head body", "next"]
+
+
+@pytest.mark.parametrize("end", ["close", "abort"])
+async def test_what_is_written_leaves_before_the_connection_ends_and_nothing_after(end):
+    """A connection may be ended to make room in the same step in which its answer became complete."""
+    wire = Wire()
+    joined = connections.JoinedTransport(wire, asyncio.get_running_loop())
+    joined.write(b"answer")
+    getattr(joined, end)()
+    joined.write(b"late")
+    await asyncio.sleep(0)
+    assert wire.done == ["answer", end]
+
+
+async def test_an_answer_written_without_a_pause_meets_the_flow_control_of_its_transport():
+    wire = Wire()
+    joined = connections.JoinedTransport(wire, asyncio.get_running_loop())
+    for _ in range(3):
+        joined.write(b"x" * (40 << 10))
+    assert wire.done == ["81920 bytes"]  # two pieces exceed 64 KiB
+    await asyncio.sleep(0)
+    assert wire.done == ["81920 bytes", "40960 bytes"]

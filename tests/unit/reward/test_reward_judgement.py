@@ -116,6 +116,17 @@ def test_a_refusal_contradicts_a_success_unless_an_environment_judged_it():
     assert judge(trajectory(turns=[ended(1, refusal="No."), turn(2)])).success
 
 
+def test_an_answer_cut_at_its_limit_of_tokens_contradicts_no_success():
+    """The agent may have done its task with what it got; the turn itself stays without success."""
+    cut = ended(1, finish_reason="length", raw_response="A long")
+    cut["result"] = {"success": False, "error": "truncated: the limit of tokens"}
+    assert judge(trajectory(turns=[cut])).success
+    assert judge(trajectory(status=None, turns=[cut])).status == "failed"
+    assert judge(trajectory(turns=[turn(1, tool="a", success=False), {**cut, "turn_id": 2}])).success
+    unknown = {**cut, "action": ended(1, raw_response="A long")["action"]}
+    assert judge(trajectory(turns=[unknown])).contradictions == ("nothing_succeeded", "last_result_failed")
+
+
 def test_subtasks_of_its_own_that_are_open_contradict_a_success():
     item = with_metadata(trajectory(), subtasks=[{"status": "done"}, {"status": "pending"}])
     assert judge(item).contradictions == ("subtasks_open",)

@@ -45,6 +45,11 @@ def is_withheld(turn: Turn) -> bool:
     return endings.kind_of(vars(turn.action)) in ("refused", "filtered")
 
 
+def is_truncated(turn: Turn) -> bool:
+    """Checks whether an answer ended at its limit of tokens. Its result does not decide about the task."""
+    return endings.kind_of(vars(turn.action)) == "truncated"
+
+
 def answer_text(turn: Turn) -> str | None:
     """Returns the text of a final response: from the call's arguments, else from the result, else the model's
     raw response. Returns None where none of these was recorded."""

@@ -182,14 +182,16 @@ def _contradictions(trajectory: Trajectory, outcome: Outcome, reporter: Reporter
     """Returns the contradictions between results and ``outcome``; with any of them the outcome does not
     count. A failure is never contradicted. A part is contradicted only where nothing succeeded. A success, or
     a part that claims to be whole, is contradicted by anything unfinished. A missing final response is no
-    contradiction where an environment judged the work or its tests passed."""
+    contradiction where an environment judged the work or its tests passed. An answer that was cut at its
+    limit of tokens may still have done the task, so its failed result is no contradiction.
+    """
     if outcome.status in ("failed", "abandoned"):
         return ()
     last, tests = facts.last_turn(trajectory), facts.tests_passed(trajectory)
-    subtasks = facts.subtasks_reported(trajectory)
+    subtasks, was_cut = facts.subtasks_reported(trajectory), facts.is_truncated(last)
     found = {
         "nothing_recorded": facts.nothing_recorded(trajectory),
-        "nothing_succeeded": not facts.anything_succeeded(trajectory),
+        "nothing_succeeded": not facts.anything_succeeded(trajectory) and not was_cut,
         "tests_failed": tests == 0.0,
     }
     if outcome.status == "completed_successfully" or outcome.completion_percentage == 1.0:
@@ -197,7 +199,7 @@ def _contradictions(trajectory: Trajectory, outcome: Outcome, reporter: Reporter
         answer = facts.answer_text(last) if final else None
         found |= {
             "unparsable_at_the_end": facts.is_unparsable(last),
-            "last_result_failed": not last.result.success,
+            "last_result_failed": not last.result.success and not was_cut,
             "tests_failed": tests is not None and tests < 1.0,
             "subtasks_open": subtasks is not None and subtasks < 1.0,
             "no_final_response": not final and reporter != "environment" and tests != 1.0,
