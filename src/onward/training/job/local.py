@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from onward import children
-from onward.envs import recorded
+from onward.envs import recorded, registry
 from onward.envs.environment import LocalSource
 from onward.envs.policies import RecordedPolicy, ScriptedPolicy, reference_policy
 from onward.envs.rollouts import Policy, rollouts
@@ -91,6 +91,8 @@ def prepare(wanted: RunOptions) -> PreparedRun:
     excluded = DataReport()
     tiny_from: list[dict[str, Any]] | None = None
     if wanted.env is not None:
+        if "://" not in wanted.env:
+            registry.find(wanted.env)  # an unknown name is told first
         environment = plan.EnvironmentPlan(
             **{"max_tokens": recipe.max_tokens, **wanted.plan, "place": wanted.env}
         )
