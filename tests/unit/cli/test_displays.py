@@ -55,7 +55,9 @@ def console(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> 
 )
 def test_control_shows_seed_bar_share_metrics_and_time(console: Console, note: str) -> None:
     with control_display.Display(as_json=False) as display:
-        display.show_event({"event": "started", "seed": 7, "total": 1000, "step": 0, "resumed": False})
+        display.show_event(
+            {"event": "started", "seed": 7, "total": 1000, "step": 0, "resumed": False, "differences": []}
+        )
         display.show_event({"event": "evaluated", "seed": 7, "eval_return": 200.0})
         display.show_event({"event": "row", "seed": 7, "step": 340, "row": CONTROL_ROW})
         display.show_event({"event": "done", "seed": 7, "summary": {}})
@@ -97,7 +99,9 @@ def test_without_a_terminal_each_seed_has_plain_lines(
     out = io.StringIO()
     monkeypatch.setattr(control_display, "Console", lambda **_: Console(width=80, file=out))
     with control_display.Display(as_json=False) as display:
-        display.show_event({"event": "started", "seed": 7, "total": 1000, "step": 0, "resumed": False})
+        display.show_event(
+            {"event": "started", "seed": 7, "total": 1000, "step": 0, "resumed": False, "differences": []}
+        )
         display.show_event({"event": "row", "seed": 7, "step": 340, "row": {**CONTROL_ROW, "share_act": 0.0}})
     assert out.getvalue().startswith(
         "seed 7 340/1,000 34% · return 134.2 · 1,234 episodes · 12,345 steps/s · env 20% update 40%"
