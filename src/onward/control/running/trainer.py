@@ -300,6 +300,8 @@ class Trainer:
 
     def _try_to_solve(self) -> None:
         """Compares the last hundred episodes with the threshold and confirms a solution by greedy ones."""
+        if not self.episodes.count:  # a run that was stopped before its first episode ended is resumed
+            return
         mean = self.episodes.mean_return()
         if not math.isfinite(mean):
             raise self._not_finite("a return of the environment became " + str(mean))
