@@ -256,6 +256,12 @@ def test_sbx_gets_our_settings_without_those_that_it_lacks(monkeypatch: pytest.M
 # The table of results.
 
 
+def test_every_published_cell_is_of_the_present_settings() -> None:
+    """A new field of a run must not make the results of many hours stale."""
+    published = json.loads((results.RESULTS / "control.json").read_text())["cells"]
+    assert published and results.missing(results.GROUPS, published) == []
+
+
 def results_cell(mean: float, solved: int | None, digest: str = "d") -> dict[str, Any]:
     score = {"mean": mean, "success": 0.95, "ratio": 0.9}
     judged = {"clean": score, "random": {"mean": 20.0}, "noise": score, "transfer_ratio": 0.7, "rule": "r"}
