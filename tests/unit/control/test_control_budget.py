@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from control_scripted import run_of, trainer_of
+from control_scripted import LENGTH, run_of, trainer_of
 
+from onward.control.evaluation.evaluate import Episodes
 from onward.control.running import budget as budgets
 from onward.control.running.budget import EvaluationBudget
 from onward.control.running.log import Times
@@ -80,3 +83,33 @@ def test_slow_evaluations_are_left_out_of_a_run_and_training_is_the_same(
     assert summary["final"]["episodes"] == 5
     one, other = whole.algorithm.state_dict(), short.algorithm.state_dict()
     assert (one["bias"] == other["bias"]).all() and (one["weight"] == other["weight"]).all()
+
+
+def test_where_a_run_ends_does_not_depend_on_its_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The third confirmation is the first to succeed; by the budget there is time for one only."""
+
+    def trained(name: str, share: float) -> tuple[dict[str, Any], list[int]]:
+        run = run_of(timesteps=3000, threshold=5.0, eval_every=5000, eval_share=share)
+        tries: list[int] = []
+
+        def evaluate(policy: Any, episodes: int, seed: int, stopped: Any) -> Episodes:
+            if episodes == 100 and len(tries) < 3:
+                tries.append(trainer.algorithm.steps)
+            returns = np.full(episodes, 5.0 * (len(tries) == 3))
+            return Episodes(returns, np.full(episodes, LENGTH), None, None)
+
+        trainer = trainer_of(run, tmp_path / name)
+        trainer._world = replace(trainer._world, evaluate=evaluate)
+        trainer.start()
+        return trainer.train(), tries
+
+    monkeypatch.setattr(budgets, "FREE_SECONDS", 0.0)
+    whole, short = trained("whole", 1.0), trained("short", 1e-9)
+    assert whole[1] == short[1] and whole[0]["steps"] == short[0]["steps"] == short[1][2]
+    assert whole[0]["end"] == short[0]["end"] == "solved"
+    assert (short[0]["evaluation"]["left_out"], short[0]["evaluation"]["shortened"]) == (
+        0,
+        1,
+    )  # the final one

@@ -2,7 +2,8 @@
 
 Invariants: evaluations of the first seconds (``FREE_SECONDS``) are never changed, so short runs evaluate the
 same on every machine. The first evaluation and the final one always take place, at least with ``FEWEST``
-episodes. Training itself is the same whatever is decided here.
+episodes. The trainer asks nothing here for the confirmation of a solution, whose time counts all the same:
+so training, and where it ends, is the same whatever is decided here.
 """
 
 from __future__ import annotations

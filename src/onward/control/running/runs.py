@@ -46,7 +46,8 @@ class RunConfig:
     eval_episodes: Count = 20
     """Greedy episodes per evaluation, on seeds that training never uses."""
     eval_share: Share = 0.15
-    """Largest share of the run's time for evaluations; beyond it they are shortened or left out."""
+    """Largest share of the run's time for evaluations; beyond it they are shortened or left out, except for
+    those that confirm a solution."""
     checkpoint_every: Count | None = None
     """Steps between two saved states; none means a tenth of the run."""
     threshold: float | None = None

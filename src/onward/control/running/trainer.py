@@ -2,7 +2,8 @@
 
 Invariants: everything periodic is scheduled by environment steps alone (``_crossed``). So the number of slots
 does not matter, and a resumed run does at every step the same as the uninterrupted one. Evaluations change
-nothing in training. Only which of them are left out, to save time, depends on the clock (``budget``).
+nothing in training. Only which of them are left out, to save time, depends on the clock (``budget``). One
+that may end the run, the confirmation of a solution, never does.
 """
 
 from __future__ import annotations
@@ -309,9 +310,7 @@ class Trainer:
             return
         if self.episodes.count < self._next_try:
             return
-        # A first try may end the run. Later ones wait for their share of the time.
-        if self._next_try == 0 or self.budget.episodes(CONFIRM_EPISODES) == CONFIRM_EPISODES:
-            self._confirm()
+        self._confirm()  # whatever time is left: it may end the run
         self._next_try = self.episodes.count + EPISODES_BETWEEN_TRIES
 
     def _confirm(self) -> None:
