@@ -78,11 +78,33 @@ def test_slow_evaluations_are_left_out_of_a_run_and_training_is_the_same(
     short.start()
     summary = short.train()
     evaluated = [(event["step"], event["episodes"]) for event in events if event["event"] == "evaluated"]
-    assert evaluated == [(100, 10), (400, 5)]  # the first is whole: nobody knows yet what it takes
-    assert (summary["evaluation"]["left_out"], summary["evaluation"]["shortened"]) == (2, 2)
+    # The first is whole: nobody knows yet what it takes. The last looks like the best, so it is whole too.
+    assert evaluated == [(100, 10), (400, 10)]
+    assert (summary["evaluation"]["left_out"], summary["evaluation"]["shortened"]) == (2, 1)
     assert summary["final"]["episodes"] == 5
     one, other = whole.algorithm.state_dict(), short.algorithm.state_dict()
     assert (one["bias"] == other["bias"]).all() and (one["weight"] == other["weight"]).all()
+
+
+@pytest.mark.parametrize(("whole_again", "step"), [(3.0, 100), (4.5, 400)])
+def test_a_lucky_short_evaluation_does_not_replace_a_whole_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole_again: float, step: int
+) -> None:
+    """4 over ten episodes, then 5 over five at step 400, where ten say ``whole_again``."""
+    monkeypatch.setattr(budgets, "FREE_SECONDS", 0.0)
+    returns = iter([(10, 4.0), (5, 5.0), (10, whole_again), (5, 0.0)])
+
+    def evaluate(policy: Any, episodes: int, seed: int, stopped: Any) -> Episodes:
+        wanted, found = next(returns)
+        assert episodes == wanted
+        return Episodes(np.full(episodes, found), np.full(episodes, LENGTH), None, None)
+
+    trainer = trainer_of(run_of(eval_share=1e-9), tmp_path / "r")
+    trainer._world = replace(trainer._world, evaluate=evaluate)
+    trainer.start()
+    assert trainer.train()["best"] == {
+        "return": max(4.0, whole_again), "success": 0.0, "step": step, "episodes": 10,
+    }  # fmt: skip
 
 
 def test_where_a_run_ends_does_not_depend_on_its_time(

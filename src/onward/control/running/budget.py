@@ -51,6 +51,10 @@ class EvaluationBudget:
         self._times.add("evaluate", seconds)
         self._seconds_each = seconds / episodes
 
+    def complete(self) -> None:
+        """Counts the shortened evaluation that was played in full after all."""
+        self.shortened -= 1
+
     def report(self) -> dict[str, Any]:
         """Returns the share of the time so far, its limit, and what was changed to keep it."""
         total = max(self._times.total(), 1e-9)

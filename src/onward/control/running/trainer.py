@@ -324,21 +324,37 @@ class Trainer:
 
     def _evaluate(self, step: int, episodes: int, *seed: str | int) -> Row:
         """Plays greedy episodes on separate seeds. The best policy so far, by success and then by mean
-        return, is saved in ``policy/``."""
+        return, is saved in ``policy/``.
+
+        A shortened evaluation that looks like the best is played in full first: a few episodes may be lucky.
+        """
         self._check_parameters()
-        began = perf_counter()
         policy = Policy(self.algorithm.networks(), env_id=self.run.env)
-        played = self._world.evaluate(policy, episodes, self._seeds.integer(*seed), lambda: self._stop)
+        played = self._play(policy, episodes, *seed)
+        if episodes < self.run.eval_episodes and self._beats_best(played):
+            episodes = self.run.eval_episodes
+            played = self._play(policy, episodes, *seed)
+            self.budget.complete()
         row = {"eval_return": played.mean, "eval_std": float(played.returns.std())}
         if played.success is not None:
             row["eval_success"] = played.success
-        success = played.success or 0.0
-        if self.best is None or (success, played.mean) >= (self.best["success"], self.best["return"]):
+        if self._beats_best(played):
+            success = played.success or 0.0
             self.best = {"return": played.mean, "success": success, "step": step, "episodes": episodes}
             policy.save(self.folder.policy)
-        self.budget.spend(perf_counter() - began, episodes)
         self._tell("evaluated", step=step, episodes=episodes, **row)
         return row
+
+    def _beats_best(self, played: Episodes) -> bool:
+        best = self.best
+        score = played.success or 0.0, played.mean
+        return best is None or score >= (best["success"], best["return"])
+
+    def _play(self, policy: Policy, episodes: int, *seed: str | int) -> Episodes:
+        began = perf_counter()
+        played = self._world.evaluate(policy, episodes, self._seeds.integer(*seed), lambda: self._stop)
+        self.budget.spend(perf_counter() - began, episodes)
+        return played
 
     def _log_row(self, step: int, extra: Row) -> None:
         seconds = self._times.total()
@@ -434,12 +450,9 @@ class Trainer:
 
     def _final(self) -> dict[str, float | None]:
         """Evaluates the exported policy once more, on seeds that influenced no choice."""
-        began = perf_counter()
         policy = Policy.load(self.folder.policy)
         episodes = self.budget.episodes(CONFIRM_EPISODES, needed=True)
-        seed = self._seeds.integer("final")
-        played = self._world.evaluate(policy, episodes, seed, lambda: self._stop)
-        self.budget.spend(perf_counter() - began, episodes)
+        played = self._play(policy, episodes, "final")
         return {
             "episodes": episodes,
             "return": played.mean,
