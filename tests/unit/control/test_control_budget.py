@@ -8,12 +8,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from control_scripted import LENGTH, run_of, trainer_of
+from control_scripted import LENGTH, Counting, run_of, trainer_of
 
+from onward.control import environments
+from onward.control.core.config import PPOConfig
 from onward.control.evaluation.evaluate import Episodes
 from onward.control.running import budget as budgets
 from onward.control.running.budget import EvaluationBudget
 from onward.control.running.log import Times
+from onward.control.running.runs import Folder
+from onward.control.running.trainer import Trainer
 
 
 class Clock(Times):
@@ -105,6 +109,27 @@ def test_a_lucky_short_evaluation_does_not_replace_a_whole_one(
     assert trainer.train()["best"] == {
         "return": max(4.0, whole_again), "success": 0.0, "step": step, "episodes": 10,
     }  # fmt: skip
+
+
+def test_shortened_evaluations_share_one_small_set_of_environments_and_all_are_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, closed = [], []
+
+    def make_counted(source: Any, num: int, **options: Any) -> Counting:
+        envs = Counting(num)
+        made.append(num)
+        monkeypatch.setattr(envs, "close", lambda: closed.append(num))
+        return envs
+
+    monkeypatch.setattr(environments, "make", make_counted)
+    small = PPOConfig(num_envs=4, n_steps=16, batch_size=64, epochs=1, hidden=(8,))
+    trainer = Trainer(run_of(eval_episodes=20, settings=small), Folder(tmp_path / "r"))
+    lengths = iter([20, 5, 6, 19])
+    monkeypatch.setattr(trainer.budget, "episodes", lambda wanted, needed=False: next(lengths, 7))
+    trainer.start()
+    assert trainer.train()["final"]["episodes"] == 7
+    assert sorted(made) == sorted(closed) == [4, 5, 20]  # training, short ones, whole ones
 
 
 def test_where_a_run_ends_does_not_depend_on_its_time(

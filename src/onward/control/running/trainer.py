@@ -32,7 +32,7 @@ from onward.control.evaluation.evaluate import (
 )
 from onward.control.policies.policy import Policy
 from onward.control.running import checkpoint, origin
-from onward.control.running.budget import EvaluationBudget
+from onward.control.running.budget import FEWEST, EvaluationBudget
 from onward.control.running.log import Log, Means, Row, Times
 from onward.control.running.runs import Folder, RunConfig, write_json
 from onward.control.running.training_episodes import TrainingEpisodes
@@ -52,6 +52,9 @@ Watch = Callable[[Event], Any]
 End = Literal["finished", "solved", "interrupted"]
 
 
+def _nothing() -> None: ...
+
+
 @dataclass(frozen=True)
 class World:
     """Sources of a run's environments, algorithm and evaluations."""
@@ -62,6 +65,8 @@ class World:
     evaluate: Callable[[Policy, int, int, Callable[[], bool]], Episodes]
     """Plays greedy episodes, given (policy, episodes, seed, stopped). Raises EvaluationStopped once
     ``stopped()`` is true."""
+    close: Callable[[], None] = _nothing
+    """Closes what ``evaluate`` opened, at the end of a run."""
 
 
 def world(run: RunConfig, source: Any = None) -> World:
@@ -70,7 +75,8 @@ def world(run: RunConfig, source: Any = None) -> World:
     Raises ControlError for an unknown algorithm.
     """
     source = run.env if source is None else source
-    return World(_Make(run, source), algorithm_class(run.algorithm), _Evaluate(run, source))
+    evaluate = _Evaluate(run, source)
+    return World(_Make(run, source), algorithm_class(run.algorithm), evaluate, evaluate.close)
 
 
 class Trainer:
@@ -237,6 +243,7 @@ class Trainer:
             self._log.close()
             self.algorithm.close()
             self.envs.close()
+            self._world.close()
 
     def _over(self) -> bool:
         return self._stop or (self.solved is not None and self.run.stop_when_solved)
@@ -521,7 +528,9 @@ class _Make:
 
 
 class _Evaluate:
-    """Plays greedy episodes in separate environments without noise."""
+    """Plays greedy episodes in separate environments without noise: one set of slots for whole evaluations, a
+    smaller one for those that the budget shortened, since slots beyond their episodes are stepped all the
+    same."""
 
     def __init__(self, run: RunConfig, source: Any) -> None:
         self._run, self._source = run, source
@@ -533,8 +542,7 @@ class _Evaluate:
         from onward.control.environments import make
 
         run = self._run
-        shortened = episodes < min(SLOTS, run.eval_episodes)
-        slots = episodes if shortened else SLOTS  # slots beyond their episodes are stepped all the same
+        slots = FEWEST if episodes < min(SLOTS, run.eval_episodes) else SLOTS
         if slots not in self._envs:
             self._envs[slots] = make(
                 self._source, slots, env_kwargs=run.env_kwargs, processes=run.env_processes
@@ -542,3 +550,7 @@ class _Evaluate:
         envs = self._envs[slots]
         rule = success_rule(envs.spec, run.threshold)
         return play(policy, envs, episodes, seed, rule=rule, stopped=stopped)
+
+    def close(self) -> None:
+        while self._envs:
+            self._envs.popitem()[1].close()
