@@ -14,6 +14,10 @@ from docs_blocks import run_command
 from gymnasium import spaces
 
 from onward.control import evaluate, resume, train
+from onward.control.algorithms.ppo import PPO
+from onward.control.core.config import PPOConfig
+from onward.control.core.seeds import Seeds
+from onward.control.environments import make as make_env
 from onward.control.running import checkpoint
 from onward.control.running.runs import Folder
 from onward.errors import ControlError
@@ -146,6 +150,25 @@ def test_a_run_starts_from_what_another_one_learned_with_other_slots(tmp_path: P
     config = json.loads((tmp_path / "b" / "config.json").read_text())
     assert (config["algorithm"], config["settings"]["num_envs"]) == (algorithm, 5)
     assert config["start"] == str(tmp_path / "a") and begun[0]["step"] == 0
+
+
+def test_a_run_starts_with_the_unit_of_rewards_that_its_critic_learned_in(tmp_path: Path) -> None:
+    """Ten updates at returns far from 1: with a new unit the values would be wrong by that factor."""
+    given: dict[str, Any] = {"timesteps": 1280, "eval_episodes": 1, "stop_when_solved": False}
+    scaled = {**SMALL, "scale_rewards": True}
+    train("CartPole-v1", "ppo", folder=tmp_path / "a", settings=scaled, **given)
+    scale = checkpoint.load(Folder(tmp_path / "a").state)["algorithm"]["scale"]
+    spec = make_env("CartPole-v1", 6).spec
+    ppo = PPO(spec, 6, PPOConfig(**{**scaled, "num_envs": 6}), Seeds(1))
+    ppo.start_from(checkpoint.load(Folder(tmp_path / "a").state)["algorithm"])
+    assert ppo.scale is not None and ppo.scale.norm.var[0] > 2
+    assert ppo.scale.norm.state_dict()["squares"] == scale["norm"]["squares"]
+    assert ppo.scale.returns.tolist() == [0.0] * 6  # of new episodes
+    with pytest.raises(ControlError, match="only one of the two has scale_rewards"):
+        train(
+            "CartPole-v1", start=tmp_path / "a", folder=tmp_path / "b",
+            settings={"scale_rewards": False}, **given,
+        )  # fmt: skip
 
 
 @pytest.fixture
