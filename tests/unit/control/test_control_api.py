@@ -75,6 +75,29 @@ def test_a_callback_receives_events_and_ends_the_run_which_then_goes_on(tmp_path
     assert torch.equal(*(state["algorithm"]["parameters"] for state in states))
 
 
+def test_a_finished_run_goes_on_to_a_later_end_only(tmp_path: Path) -> None:
+    train(Sides, "ppo", timesteps=640, folder=tmp_path / "r", settings=SMALL, eval_episodes=1)
+    rows = (tmp_path / "r" / "metrics.csv").read_text()
+    for same in (None, 640):
+        with pytest.raises(ControlError, match="is finished: give --timesteps with a later end"):
+            resume(tmp_path / "r", Sides, timesteps=same)
+    with pytest.raises(ControlError, match="is at step 640 already: give it a later end than 512"):
+        resume(tmp_path / "r", Sides, timesteps=512)
+    assert (tmp_path / "r" / "metrics.csv").read_text() == rows
+    assert resume(tmp_path / "r", Sides, timesteps=768).summary["steps"] == 768
+
+
+def test_a_solved_run_goes_on_to_the_end_that_is_asked_for(tmp_path: Path) -> None:
+    given: dict[str, Any] = {"settings": SMALL, "threshold": 0.0, "eval_episodes": 1}
+    found = train(Sides, "ppo", timesteps=6400, folder=tmp_path / "r", **given)
+    solved = found.summary["solved"]
+    assert found.summary["end"] == "solved" and solved["step"] < 1600
+    with pytest.raises(ControlError, match="is solved: give --timesteps with a later end"):
+        resume(tmp_path / "r", Sides)
+    again = resume(tmp_path / "r", Sides, timesteps=2048).summary
+    assert (again["end"], again["steps"], again["solved"]) == ("finished", 2048, solved)
+
+
 def test_threads_and_denormal_numbers_are_as_before(tmp_path: Path) -> None:
     before = torch.get_num_threads()
     torch.set_flush_denormal(False)

@@ -198,6 +198,25 @@ def following(
     )
 
 
+def going_on(folder: Folder, timesteps: int | None = None) -> RunConfig:
+    """Returns the configuration with which the run in ``folder`` is resumed; ``timesteps``: another end.
+
+    A solved run with another end uses all of its steps. Raises ControlError where nothing is left to do.
+    """
+    run = folder.read()
+    damaged = f"{folder.path} is damaged, and goes on without its {folder.summary.name}"
+    before = read_json(folder.summary, damaged) if folder.summary.exists() else {}
+    solved = before.get("solved") is not None and run.stop_when_solved
+    done = before.get("steps", 0) >= run.timesteps and timesteps in (None, run.timesteps)
+    if before.get("end") != "interrupted" and (done or (solved and timesteps is None)):
+        raise ControlError(
+            f"The run in {folder.path} is {before['end']}: give --timesteps with a later end to go on."
+        )
+    if timesteps is None:
+        return run
+    return replace(run, timesteps=timesteps, stop_when_solved=run.stop_when_solved and not solved)
+
+
 def write_json(path: Path, document: dict[str, Any]) -> None:
     """Replaces ``path`` as a whole: a reader sees the old or the new document."""
     write_whole(path, (json.dumps(document, indent=1) + "\n").encode())
