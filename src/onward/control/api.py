@@ -18,6 +18,7 @@ from onward.control.core.config import CONFIGS
 from onward.control.core.threads import threads_kept
 from onward.control.environments import make, newest_version
 from onward.control.environments.check import require
+from onward.control.evaluation.assess import fitting
 from onward.control.evaluation.evaluate import EPISODES, SLOTS, Episodes, play, success_rule
 from onward.control.policies.policy import Policy
 from onward.control.running import presets
@@ -113,11 +114,13 @@ def evaluate(
     """Plays greedy episodes on seeds that training never uses. Returns raw returns, lengths and successes.
 
     ``policy``: one, or the folder of a policy or of a run. ``threshold``: return that counts as success; none
-    means the task's own rule.
+    means the task's own rule. Raises ControlError where the policy was made for other observations or
+    actions.
     """
     actor = policy if isinstance(policy, Policy) else Policy.load(policy)
     envs = make(env, min(SLOTS, max(1, episodes)), env_kwargs=env_kwargs)
     try:
+        fitting(actor, envs.spec)
         return play(actor, envs, episodes, seed, rule=success_rule(envs.spec, threshold))
     finally:
         envs.close()

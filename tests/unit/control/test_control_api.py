@@ -106,6 +106,16 @@ def test_threads_and_denormal_numbers_are_as_before(tmp_path: Path) -> None:
     assert float(torch.tensor([1e-30]) * 1e-9) != 0.0
 
 
+def test_a_policy_of_other_spaces_is_one_sentence(tmp_path: Path) -> None:
+    found = train(Sides, "ppo", timesteps=128, folder=tmp_path / "r", settings=SMALL, eval_episodes=1)
+    for env, words in (
+        ("CartPole-v1", "The policy takes 2 numbers, CartPole-v1 gives 4 numbers: evaluate it in"),
+        ("MountainCar-v0", r"The policy gives discrete actions \[2\], MountainCar-v0 takes discrete actions"),
+    ):
+        with pytest.raises(ControlError, match=words):
+            evaluate(found.policy, env, episodes=2)
+
+
 @pytest.mark.parametrize(
     ("env", "algorithm", "more", "words"),
     [
