@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from onward.control.algorithms.base import Algorithm, AsynchronousAlgorithm, AsyncProgress
 from onward.control.algorithms.registry import algorithm_class, check_fits
-from onward.control.core.contract import Environments, EnvSpec, Flags
+from onward.control.core.contract import Environments, EnvSpec, Flags, put_back, saved_state
 from onward.control.core.seeds import Seeds
 from onward.control.core.spaces import Obs
 from onward.control.core.threads import denormals_flushed, use_threads
@@ -189,9 +189,7 @@ class Trainer:
     def _same_episodes(self, state: dict[str, Any]) -> tuple[Obs, Flags | None]:
         """Puts the environments back into their saved episodes. Begins new episodes where they do not go."""
         try:
-            if "not_saved" in state:
-                raise ControlError(f"the state of {self.run.env} could not be saved ({state['not_saved']})")
-            return self.envs.load_state_dict(state)
+            return put_back(self.envs, state)
         except Exception as error:  # an environment of the user's own may raise anything
             why = str(error) or type(error).__name__
             self.differences.append(f"new episodes begin, since the saved ones cannot go on: {why}")
@@ -386,7 +384,7 @@ class Trainer:
             self.folder.state,
             {
                 "algorithm": self.algorithm.state_dict(),
-                "envs": {} if asynchronous else self._envs_state(),
+                "envs": {} if asynchronous else saved_state(self.envs),
                 "origin": origin.of_this_process(self.run.threads),
                 "episodes": self.episodes.state_dict(),
                 "means": self._means.state_dict(),
@@ -402,13 +400,6 @@ class Trainer:
         )
         self._saved_at = step
         self._tell("saved", step=step)
-
-    def _envs_state(self) -> dict[str, Any]:
-        """Returns the environments' state, or why there is none: the rest of the run is saved anyway."""
-        try:
-            return self.envs.state_dict()
-        except Exception as error:  # an environment of the user's own may raise anything
-            return {"not_saved": str(error) or type(error).__name__}
 
     def _check_parameters(self) -> None:
         if not self.algorithm.parameters_finite():
