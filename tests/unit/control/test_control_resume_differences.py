@@ -91,7 +91,8 @@ def test_the_deviations_of_noise_go_on_where_the_episodes_cannot(
     assert before._met is not None and after._met is not None
     assert after._met.count == before._met.count + 4  # what was met, and the first of the new episodes
     assert (after._deviation() > 0.2).all()  # of steps 0 … 4: 0.2 times the root of 2
-    assert not np.array_equal(trainer._obs, np.arange(4)[:, None])
+    seen: Any = trainer._obs
+    assert not np.array_equal(seen, np.arange(4)[:, None])
 
 
 def test_a_run_that_goes_on_as_it_was_has_nothing_to_say(tmp_path: Path) -> None:
