@@ -114,7 +114,7 @@ TARGETS = (
 # Cells: one seed each.
 
 
-NEWER = ("eval_share", "start")
+NEWER = ("eval_share", "start", "env_processes")
 """Fields of a run that came after the first cells, which were trained as these fields are set here."""
 
 

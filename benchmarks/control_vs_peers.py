@@ -271,13 +271,13 @@ def row(own: Sequence[Cell], cells: Cells) -> dict[str, Any]:
     """Builds the row of a task from those of its cells that were measured."""
     case = own[0].case
     sides = {
-        side: [cells[cell.key] for cell in own if cell.side == side and cell.known(cells)]
+        side: [
+            (cell.stop, cells[cell.key]["outcome"]) for cell in own if cell.side == side and cell.known(cells)
+        ]
         for side in dict.fromkeys(cell.side for cell in own)
     }
     count = sum(cell.side == OURS for cell in own)
-    found = {
-        side: summary([one["outcome"] for one in listed], count) for side, listed in sides.items() if listed
-    }
+    found = {side: summary(listed, count) for side, listed in sides.items() if listed}
     mine = found.get(OURS)
     others = {side: theirs for side, theirs in found.items() if side != OURS and mine}
     return {
@@ -296,16 +296,22 @@ def ratio(one: Any, other: Any, key: str) -> float | None:
     return None if one[key] is None or other[key] is None else round(one[key] / other[key], 2)
 
 
-def summary(found: list[dict[str, Any]], wanted: int) -> dict[str, Any]:
-    """Summarises the seeds of a side by medians; ``wanted``: number of seeds there will be."""
-    whole = found[:WHOLE]
+def summary(measured: Sequence[tuple[bool, dict[str, Any]]], wanted: int) -> dict[str, Any]:
+    """Summarises the seeds of a side by medians; ``wanted``: number of seeds there will be.
+
+    ``measured``: (it stops at the threshold, its outcome) of each seed. Speed and final success are of the
+    seeds that are trained to the end, where there are any: a run that stops early was still warming up for
+    much of its time.
+    """
+    found = [outcome for _, outcome in measured]
+    whole = [outcome for stops, outcome in measured if not stops] or found
     reached = [one["cpu_seconds_to_threshold"] for one in found]
     middle = median(float("inf") if seconds is None else seconds for seconds in reached)
     successes = [one["final_success"] for one in whole if one["final_success"] is not None]
     return {
         "seeds": f"{len(found)} of {wanted}",
-        "steps_per_cpu_second": round(median(one["steps"] / one["cpu_seconds"] for one in found), 1),
-        "steps_per_second": round(median(one["steps_per_second"] for one in found), 1),
+        "steps_per_cpu_second": round(median(one["steps"] / one["cpu_seconds"] for one in whole), 1),
+        "steps_per_second": round(median(one["steps_per_second"] for one in whole), 1),
         "cpu_seconds_to_threshold": None if middle == float("inf") else round(middle, 2),
         "reached": len(found) - reached.count(None),
         "final_success": round(median(successes), 3) if successes else None,

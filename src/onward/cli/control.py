@@ -16,7 +16,7 @@ from onward.cli.output import Table, print_json, print_text, say
 from onward.control.algorithms.registry import ALGORITHMS, check_fits, check_name
 from onward.control.core import config, fields
 from onward.control.running import presets
-from onward.control.running.runs import Folder, RunConfig, following, read_json
+from onward.control.running.runs import Folder, RunConfig, following, going_on
 from onward.errors import ControlError
 from onward.files import keep_private_within
 
@@ -186,20 +186,9 @@ def resume(
     Where that cannot be it says why and goes on: an environment that cannot be put back into its episode,
     other versions of libraries, another processor, a3c.
     """
-    at = Folder(folder)
-    run = at.read()
-    damaged = f"{folder} is damaged, and goes on without its {at.summary.name}"
-    before = read_json(at.summary, damaged) if at.summary.exists() else {}
-    solved = before.get("end") == "solved" and run.stop_when_solved
-    if timesteps is not None:
-        going_on = run.stop_when_solved and not solved
-        run = RunConfig(**{**vars(run), "timesteps": timesteps, "stop_when_solved": going_on})
-    elif before.get("end") != "interrupted" and (solved or before.get("steps", 0) >= run.timesteps):
-        raise ControlError(
-            f"The run in {folder} is {before['end']}: give --timesteps with a later end to go on."
-        )
+    run = going_on(Folder(folder), timesteps)
     _check_world(run)
-    _go([(run, at, True)], as_json, 1, None)
+    _go([(run, Folder(folder), True)], as_json, 1, None)
 
 
 @control.command("list")

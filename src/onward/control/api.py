@@ -18,10 +18,11 @@ from onward.control.core.config import CONFIGS
 from onward.control.core.threads import threads_kept
 from onward.control.environments import make, newest_version
 from onward.control.environments.check import require
+from onward.control.evaluation.assess import fitting
 from onward.control.evaluation.evaluate import EPISODES, SLOTS, Episodes, play, success_rule
 from onward.control.policies.policy import Policy
 from onward.control.running import presets
-from onward.control.running.runs import Folder, RunConfig, following
+from onward.control.running.runs import Folder, RunConfig, following, going_on
 from onward.control.running.seeds_in_parallel import Task, train_one
 from onward.control.running.trainer import Event, world
 from onward.errors import ControlError
@@ -92,13 +93,12 @@ def resume(
 ) -> TrainedRun:
     """Continues the run in ``folder`` from its saved state.
 
-    ``env``: what the run was trained in, where that was not an id. ``timesteps``: another end. The event
-    ``started`` says in ``differences`` why the result cannot be bit for bit that of the uninterrupted run.
+    ``env``: what the run was trained in, where that was not an id. ``timesteps``: another end; a run that
+    stopped when it was solved then goes on to it. The event ``started`` says in ``differences`` why the
+    result cannot be bit for bit that of the uninterrupted run. Raises ControlError where nothing is left.
     """
     where = Folder(Path(folder))
-    run = where.read()
-    if timesteps is not None:
-        run = RunConfig(**{**vars(run), "timesteps": timesteps})
+    run = going_on(where, timesteps)
     return _trained(run.env if env is None else env, run, where, callbacks, resume=True)
 
 
@@ -114,11 +114,13 @@ def evaluate(
     """Plays greedy episodes on seeds that training never uses. Returns raw returns, lengths and successes.
 
     ``policy``: one, or the folder of a policy or of a run. ``threshold``: return that counts as success; none
-    means the task's own rule.
+    means the task's own rule. Raises ControlError where the policy was made for other observations or
+    actions.
     """
     actor = policy if isinstance(policy, Policy) else Policy.load(policy)
     envs = make(env, min(SLOTS, max(1, episodes)), env_kwargs=env_kwargs)
     try:
+        fitting(actor, envs.spec)
         return play(actor, envs, episodes, seed, rule=success_rule(envs.spec, threshold))
     finally:
         envs.close()

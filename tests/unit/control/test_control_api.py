@@ -14,6 +14,10 @@ from docs_blocks import run_command
 from gymnasium import spaces
 
 from onward.control import evaluate, resume, train
+from onward.control.algorithms.ppo import PPO
+from onward.control.core.config import PPOConfig
+from onward.control.core.seeds import Seeds
+from onward.control.environments import make as make_env
 from onward.control.running import checkpoint
 from onward.control.running.runs import Folder
 from onward.errors import ControlError
@@ -71,12 +75,45 @@ def test_a_callback_receives_events_and_ends_the_run_which_then_goes_on(tmp_path
     assert torch.equal(*(state["algorithm"]["parameters"] for state in states))
 
 
+def test_a_finished_run_goes_on_to_a_later_end_only(tmp_path: Path) -> None:
+    train(Sides, "ppo", timesteps=640, folder=tmp_path / "r", settings=SMALL, eval_episodes=1)
+    rows = (tmp_path / "r" / "metrics.csv").read_text()
+    for same in (None, 640):
+        with pytest.raises(ControlError, match="is finished: give --timesteps with a later end"):
+            resume(tmp_path / "r", Sides, timesteps=same)
+    with pytest.raises(ControlError, match="is at step 640 already: give it a later end than 512"):
+        resume(tmp_path / "r", Sides, timesteps=512)
+    assert (tmp_path / "r" / "metrics.csv").read_text() == rows
+    assert resume(tmp_path / "r", Sides, timesteps=768).summary["steps"] == 768
+
+
+def test_a_solved_run_goes_on_to_the_end_that_is_asked_for(tmp_path: Path) -> None:
+    given: dict[str, Any] = {"settings": SMALL, "threshold": 0.0, "eval_episodes": 1}
+    found = train(Sides, "ppo", timesteps=6400, folder=tmp_path / "r", **given)
+    solved = found.summary["solved"]
+    assert found.summary["end"] == "solved" and solved["step"] < 1600
+    with pytest.raises(ControlError, match="is solved: give --timesteps with a later end"):
+        resume(tmp_path / "r", Sides)
+    again = resume(tmp_path / "r", Sides, timesteps=2048).summary
+    assert (again["end"], again["steps"], again["solved"]) == ("finished", 2048, solved)
+
+
 def test_threads_and_denormal_numbers_are_as_before(tmp_path: Path) -> None:
     before = torch.get_num_threads()
     torch.set_flush_denormal(False)
     train(Sides, "ppo", timesteps=128, folder=tmp_path / "r", settings=SMALL, eval_episodes=1)
     assert torch.get_num_threads() == before
     assert float(torch.tensor([1e-30]) * 1e-9) != 0.0
+
+
+def test_a_policy_of_other_spaces_is_one_sentence(tmp_path: Path) -> None:
+    found = train(Sides, "ppo", timesteps=128, folder=tmp_path / "r", settings=SMALL, eval_episodes=1)
+    for env, words in (
+        ("CartPole-v1", "The policy takes 2 numbers, CartPole-v1 gives 4 numbers: evaluate it in"),
+        ("MountainCar-v0", r"The policy gives discrete actions \[2\], MountainCar-v0 takes discrete actions"),
+    ):
+        with pytest.raises(ControlError, match=words):
+            evaluate(found.policy, env, episodes=2)
 
 
 @pytest.mark.parametrize(
@@ -146,6 +183,25 @@ def test_a_run_starts_from_what_another_one_learned_with_other_slots(tmp_path: P
     config = json.loads((tmp_path / "b" / "config.json").read_text())
     assert (config["algorithm"], config["settings"]["num_envs"]) == (algorithm, 5)
     assert config["start"] == str(tmp_path / "a") and begun[0]["step"] == 0
+
+
+def test_a_run_starts_with_the_unit_of_rewards_that_its_critic_learned_in(tmp_path: Path) -> None:
+    """Ten updates at returns far from 1: with a new unit the values would be wrong by that factor."""
+    given: dict[str, Any] = {"timesteps": 1280, "eval_episodes": 1, "stop_when_solved": False}
+    scaled = {**SMALL, "scale_rewards": True}
+    train("CartPole-v1", "ppo", folder=tmp_path / "a", settings=scaled, **given)
+    scale = checkpoint.load(Folder(tmp_path / "a").state)["algorithm"]["scale"]
+    spec = make_env("CartPole-v1", 6).spec
+    ppo = PPO(spec, 6, PPOConfig(**{**scaled, "num_envs": 6}), Seeds(1))
+    ppo.start_from(checkpoint.load(Folder(tmp_path / "a").state)["algorithm"])
+    assert ppo.scale is not None and ppo.scale.norm.var[0] > 2
+    assert ppo.scale.norm.state_dict()["squares"] == scale["norm"]["squares"]
+    assert ppo.scale.returns.tolist() == [0.0] * 6  # of new episodes
+    with pytest.raises(ControlError, match="only one of the two has scale_rewards"):
+        train(
+            "CartPole-v1", start=tmp_path / "a", folder=tmp_path / "b",
+            settings={"scale_rewards": False}, **given,
+        )  # fmt: skip
 
 
 @pytest.fixture

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from control_scripted import run_of, trainer_of
+from control_scripted import LENGTH, Counting, run_of, trainer_of
 
+from onward.control import environments
+from onward.control.core.config import PPOConfig
+from onward.control.evaluation.evaluate import Episodes
 from onward.control.running import budget as budgets
 from onward.control.running.budget import EvaluationBudget
 from onward.control.running.log import Times
+from onward.control.running.runs import Folder
+from onward.control.running.trainer import Trainer
 
 
 class Clock(Times):
@@ -75,8 +82,81 @@ def test_slow_evaluations_are_left_out_of_a_run_and_training_is_the_same(
     short.start()
     summary = short.train()
     evaluated = [(event["step"], event["episodes"]) for event in events if event["event"] == "evaluated"]
-    assert evaluated == [(100, 10), (400, 5)]  # the first is whole: nobody knows yet what it takes
-    assert (summary["evaluation"]["left_out"], summary["evaluation"]["shortened"]) == (2, 2)
+    # The first is whole: nobody knows yet what it takes. The last looks like the best, so it is whole too.
+    assert evaluated == [(100, 10), (400, 10)]
+    assert (summary["evaluation"]["left_out"], summary["evaluation"]["shortened"]) == (2, 1)
     assert summary["final"]["episodes"] == 5
     one, other = whole.algorithm.state_dict(), short.algorithm.state_dict()
     assert (one["bias"] == other["bias"]).all() and (one["weight"] == other["weight"]).all()
+
+
+@pytest.mark.parametrize(("whole_again", "step"), [(3.0, 100), (4.5, 400)])
+def test_a_lucky_short_evaluation_does_not_replace_a_whole_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole_again: float, step: int
+) -> None:
+    """4 over ten episodes, then 5 over five at step 400, where ten say ``whole_again``."""
+    monkeypatch.setattr(budgets, "FREE_SECONDS", 0.0)
+    returns = iter([(10, 4.0), (5, 5.0), (10, whole_again), (5, 0.0)])
+
+    def evaluate(policy: Any, episodes: int, seed: int, stopped: Any) -> Episodes:
+        wanted, found = next(returns)
+        assert episodes == wanted
+        return Episodes(np.full(episodes, found), np.full(episodes, LENGTH), None, None)
+
+    trainer = trainer_of(run_of(eval_share=1e-9), tmp_path / "r")
+    trainer._world = replace(trainer._world, evaluate=evaluate)
+    trainer.start()
+    assert trainer.train()["best"] == {
+        "return": max(4.0, whole_again), "success": 0.0, "step": step, "episodes": 10,
+    }  # fmt: skip
+
+
+def test_shortened_evaluations_share_one_small_set_of_environments_and_all_are_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, closed = [], []
+
+    def make_counted(source: Any, num: int, **options: Any) -> Counting:
+        envs = Counting(num)
+        made.append(num)
+        monkeypatch.setattr(envs, "close", lambda: closed.append(num))
+        return envs
+
+    monkeypatch.setattr(environments, "make", make_counted)
+    small = PPOConfig(num_envs=4, n_steps=16, batch_size=64, epochs=1, hidden=(8,))
+    trainer = Trainer(run_of(eval_episodes=20, settings=small), Folder(tmp_path / "r"))
+    lengths = iter([20, 5, 6, 19])
+    monkeypatch.setattr(trainer.budget, "episodes", lambda wanted, needed=False: next(lengths, 7))
+    trainer.start()
+    assert trainer.train()["final"]["episodes"] == 7
+    assert sorted(made) == sorted(closed) == [4, 5, 20]  # training, short ones, whole ones
+
+
+def test_where_a_run_ends_does_not_depend_on_its_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The third confirmation is the first to succeed; by the budget there is time for one only."""
+
+    def trained(name: str, share: float) -> tuple[dict[str, Any], list[int]]:
+        run = run_of(timesteps=3000, threshold=5.0, eval_every=5000, eval_share=share)
+        tries: list[int] = []
+
+        def evaluate(policy: Any, episodes: int, seed: int, stopped: Any) -> Episodes:
+            if episodes == 100 and len(tries) < 3:
+                tries.append(trainer.algorithm.steps)
+            returns = np.full(episodes, 5.0 * (len(tries) == 3))
+            return Episodes(returns, np.full(episodes, LENGTH), None, None)
+
+        trainer = trainer_of(run, tmp_path / name)
+        trainer._world = replace(trainer._world, evaluate=evaluate)
+        trainer.start()
+        return trainer.train(), tries
+
+    monkeypatch.setattr(budgets, "FREE_SECONDS", 0.0)
+    whole, short = trained("whole", 1.0), trained("short", 1e-9)
+    assert whole[1] == short[1] and whole[0]["steps"] == short[0]["steps"] == short[1][2]
+    assert whole[0]["end"] == short[0]["end"] == "solved"
+    assert (short[0]["evaluation"]["left_out"], short[0]["evaluation"]["shortened"]) == (
+        0,
+        1,
+    )  # the final one

@@ -111,6 +111,25 @@ def test_ratios_are_of_medians_of_processor_time_against_each_peer() -> None:
     assert row["ratios_to_threshold"] == row["ratios"]
 
 
+def test_speed_is_that_of_the_seeds_that_are_trained_to_the_end() -> None:
+    """Steps per processor second 4, 3, 2 of whole runs, and 100 of the many that stop at the threshold."""
+    case = peers.Case("CartPole-v1", "ppo", 1000, 15)
+
+    def summary(planned: list[Any]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for cell in planned:
+            speed = {0: 4.0, 1: 3.0, 2: 2.0}.get(cell.seed, 100.0)
+            seconds = 1000 / speed
+            outcome = Outcome(cell.side, 1000, seconds, seconds, seconds, 1, 0.0, 0.5).as_dict()
+            found[cell.key] = {"digest": cell.digest, "outcome": outcome}
+        return peers.row(planned, found)["sides"]["onward"]
+
+    equal = summary(peers.equal("equal", [case], 100, "sb3"))
+    assert (equal["steps_per_cpu_second"], equal["steps_per_second"]) == (3.0, 3.0)
+    stopped = [replace(cell, stop=True) for cell in peers.equal("best", [case], 100, "sb3")]
+    assert summary(stopped)["steps_per_cpu_second"] == 100.0  # there all of them stop
+
+
 def test_a_seed_that_never_comes_to_the_threshold_counts_as_the_slowest() -> None:
     cells = measured(CELLS)
     for seed in (0, 1):
@@ -254,6 +273,12 @@ def test_sbx_gets_our_settings_without_those_that_it_lacks(monkeypatch: pytest.M
 
 
 # The table of results.
+
+
+def test_every_published_cell_is_of_the_present_settings() -> None:
+    """A new field of a run must not make the results of many hours stale."""
+    published = json.loads((results.RESULTS / "control.json").read_text())["cells"]
+    assert published and results.missing(results.GROUPS, published) == []
 
 
 def results_cell(mean: float, solved: int | None, digest: str = "d") -> dict[str, Any]:

@@ -13,6 +13,7 @@ from control_scripted import Counting, Scripted, run_of, world_of
 from onward.control.algorithms.registry import algorithm_class
 from onward.control.core.config import CONFIGS
 from onward.control.core.contract import Environments
+from onward.control.environments import NoisyObservations
 from onward.control.evaluation.evaluate import EvaluationStopped
 from onward.control.running import checkpoint, origin
 from onward.control.running.log import Log
@@ -73,6 +74,25 @@ def test_a_run_goes_on_with_new_episodes_where_the_saved_ones_cannot(
     trainer.train()
     assert events[0]["differences"] == trainer.differences
     assert trainer.algorithm.steps == run.timesteps
+
+
+@pytest.mark.parametrize("kind", [Robot, Mute])
+def test_the_deviations_of_noise_go_on_where_the_episodes_cannot(
+    tmp_path: Path, kind: type[Counting]
+) -> None:
+    """Without them the first steps after the stop would have no noise."""
+    run = run_of()
+    of = replace(world_of(run), envs=lambda worker: NoisyObservations(kind(4), 0.2, relative=True))
+    before = stopped(run, tmp_path, of).envs
+    trainer = resumed(run, tmp_path, of)
+    assert len(trainer.differences) == 1 and "the saved ones cannot go on" in trainer.differences[0]
+    after = trainer.envs
+    assert isinstance(before, NoisyObservations) and isinstance(after, NoisyObservations)
+    assert before._met is not None and after._met is not None
+    assert after._met.count == before._met.count + 4  # what was met, and the first of the new episodes
+    assert (after._deviation() > 0.2).all()  # of steps 0 … 4: 0.2 times the root of 2
+    seen: Any = trainer._obs
+    assert not np.array_equal(seen, np.arange(4)[:, None])
 
 
 def test_a_run_that_goes_on_as_it_was_has_nothing_to_say(tmp_path: Path) -> None:

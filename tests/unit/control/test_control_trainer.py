@@ -21,7 +21,8 @@ from control_scripted import (
     world_of,
 )
 
-from onward.control.evaluation.evaluate import Episodes
+from onward.control.core.contract import Step
+from onward.control.evaluation.evaluate import Episodes, EvaluationStopped
 from onward.control.policies.policy import Policy
 from onward.control.running import checkpoint
 from onward.control.running.log import read_rows
@@ -255,6 +256,50 @@ def test_a_stop_within_an_evaluation_ends_it_and_a_resumed_run_does_it_again(tmp
     assert_same_state(*(checkpoint.load(Folder(tmp_path / name).state) for name in ("whole", "cut")))
     rows = [without_times(read_rows(tmp_path / name / "metrics.csv")) for name in ("whole", "cut")]
     assert rows[0] == rows[1]
+
+
+@pytest.mark.parametrize("fault", [False, True])
+def test_a_stop_within_an_evaluation_before_the_first_episode_ended_is_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: bool
+) -> None:
+    """No training episode ends within 400 steps: there is no return yet, which is no divergence."""
+    monkeypatch.setattr(Counting, "step", endless(Counting.step))
+    trainer = trainer_of(run_of(), tmp_path / "r")
+    evaluated = one_return
+
+    def stopped_one(policy: Any, episodes: int, seed: int, stopped: Any) -> Episodes:
+        if trainer.algorithm.steps == 200:
+            raise EnvironmentFault("no motor") if fault else EvaluationStopped
+        return evaluated(policy, episodes, seed, stopped)
+
+    trainer._world = replace(trainer._world, evaluate=stopped_one)
+    trainer.start()
+    if fault:
+        with pytest.raises(EnvironmentFault, match="Step 200 is saved"):
+            trainer.train()
+    else:
+        assert trainer.train()["end"] == "interrupted"
+    again = trainer_of(run_of(), tmp_path / "r")
+    again._world = replace(again._world, evaluate=evaluated)
+    again.resume()
+    summary = again.train()
+    assert (summary["end"], summary["steps"], summary["episodes"]) == ("finished", 400, 0)
+    steps = [row["step"] for row in read_rows(tmp_path / "r" / "metrics.csv") if "eval_return" in row]
+    assert steps == [100, 200, 300, 400]
+
+
+def endless(step: Any) -> Any:
+    """Returns ``step`` without any end of an episode."""
+
+    def stepped(envs: Counting, actions: Any) -> Step:
+        found: Step = step(envs, actions)
+        return replace(found, truncated=np.zeros(envs.num, bool), final_obs=None)
+
+    return stepped
+
+
+def one_return(policy: Any, episodes: int, seed: int, stopped: Any) -> Episodes:
+    return Episodes(np.ones(episodes), np.full(episodes, LENGTH), None, None)
 
 
 def test_a_fault_of_the_environment_saves_the_state_of_before_the_step(tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ class Algorithm(ABC):
     @abstractmethod
     def start_from(self, state: dict[str, Any]) -> None:
         """Takes over what a run of the same algorithm has learned (its ``state_dict``): weights, moments of
-        the optimiser, statistics of observations. Steps, collected data and generators stay new.
+        the optimiser, statistics of observations and rewards. Steps, collected data and generators stay new.
 
         Raises ControlError or RuntimeError where the weights do not fit.
         """
@@ -154,9 +154,9 @@ class AsynchronousAlgorithm(Algorithm):
         """
 
 
-def take_norm(norm: RunningNorm | None, saved: dict[str, Any] | None) -> None:
-    """Restores saved statistics of observations. Raises ControlError where only one side normalises."""
+def take_norm(norm: RunningNorm | None, saved: dict[str, Any] | None, setting: str = "normalise_obs") -> None:
+    """Restores saved statistics. Raises ControlError where only one side has them, by its ``setting``."""
     if (norm is None) != (saved is None):
-        raise ControlError("only one of the two has normalise_obs")
+        raise ControlError(f"only one of the two has {setting}")
     if norm is not None and saved is not None:
         norm.load_state_dict(saved)

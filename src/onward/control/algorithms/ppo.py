@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from onward.control.algorithms.actor_critic import annealed
+from onward.control.algorithms.base import take_norm
 from onward.control.algorithms.policy_gradient import PolicyGradient
 from onward.control.core.config import PPOConfig
 from onward.control.core.contract import EnvSpec, Flags, Step
@@ -250,6 +251,12 @@ class PPO(PolicyGradient):
             "order": self._order.bit_generator.state,
             "alive": None if self._alive is None else self._alive.copy(),
         }
+
+    def start_from(self, state: dict[str, Any]) -> None:
+        super().start_from(state)
+        scale = None if self.scale is None else self.scale.norm
+        saved = None if state["scale"] is None else state["scale"]["norm"]
+        take_norm(scale, saved, "scale_rewards")  # the values were learned in its unit
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)

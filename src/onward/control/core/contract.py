@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from onward.control.core.spaces import ActionSpec, Layout, Obs
 from onward.control.core.streams import Streams
+from onward.errors import ControlError
 
 Flags = NDArray[np.bool_]
 LONGEST_EPISODE = 10_000
@@ -117,3 +118,19 @@ class Environments(ABC):
     def close(self) -> None:
         """Releases the environments' resources."""
         return None
+
+
+def saved_state(envs: Environments) -> dict[str, Any]:
+    """Returns the environments' state, or why there is none: the rest of a run is saved anyway."""
+    try:
+        return envs.state_dict()
+    except Exception as error:  # an environment of the user's own may raise anything
+        return {"not_saved": str(error) or type(error).__name__}
+
+
+def put_back(envs: Environments, state: dict[str, Any]) -> tuple[Obs, Flags | None]:
+    """Continues ``envs`` from ``state`` of ``saved_state``. Raises what the environment raises, and
+    ControlError where the state could not be saved."""
+    if "not_saved" in state:
+        raise ControlError(f"the state of {envs.spec.id} could not be saved ({state['not_saved']})")
+    return envs.load_state_dict(state)

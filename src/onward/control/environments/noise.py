@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from onward.control.core.contract import Environments, Flags, Step
+from onward.control.core.contract import Environments, Flags, Step, put_back, saved_state
 from onward.control.core.normalise import RunningNorm
 from onward.control.core.seeds import Seeds
 from onward.control.core.spaces import Obs, copy, rows_of, zeros
@@ -76,19 +76,19 @@ class NoisyObservations(Environments):
     def state_dict(self) -> dict[str, Any]:
         """Implements ``Environments``."""
         return {
-            "inner": self.inner.state_dict(),
+            "inner": saved_state(self.inner),
             "random": self._generator.bit_generator.state,
             "obs": copy(self._obs),
             "met": None if self._met is None else self._met.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> tuple[Obs, Flags | None]:
-        """Implements ``Environments``."""
-        _, mask = self.inner.load_state_dict(state["inner"])
+        """Implements ``Environments``. The running deviations are restored even where ``inner`` cannot be."""
         self._generator.bit_generator.state = state["random"]
         self._obs = copy(state["obs"])
         if self._met is not None:
             self._met.load_state_dict(state["met"])
+        _, mask = put_back(self.inner, state["inner"])
         return copy(self._obs), mask
 
     def close(self) -> None:

@@ -2,7 +2,8 @@
 
 Invariants: evaluations of the first seconds (``FREE_SECONDS``) are never changed, so short runs evaluate the
 same on every machine. The first evaluation and the final one always take place, at least with ``FEWEST``
-episodes. Training itself is the same whatever is decided here.
+episodes. The trainer asks nothing here for the confirmation of a solution, whose time counts all the same:
+so training, and where it ends, is the same whatever is decided here.
 """
 
 from __future__ import annotations
@@ -49,6 +50,10 @@ class EvaluationBudget:
         """Counts an evaluation that took place."""
         self._times.add("evaluate", seconds)
         self._seconds_each = seconds / episodes
+
+    def complete(self) -> None:
+        """Counts the shortened evaluation that was played in full after all."""
+        self.shortened -= 1
 
     def report(self) -> dict[str, Any]:
         """Returns the share of the time so far, its limit, and what was changed to keep it."""

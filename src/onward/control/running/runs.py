@@ -46,7 +46,8 @@ class RunConfig:
     eval_episodes: Count = 20
     """Greedy episodes per evaluation, on seeds that training never uses."""
     eval_share: Share = 0.15
-    """Largest share of the run's time for evaluations; beyond it they are shortened or left out."""
+    """Largest share of the run's time for evaluations; beyond it they are shortened or left out, except for
+    those that confirm a solution."""
     checkpoint_every: Count | None = None
     """Steps between two saved states; none means a tenth of the run."""
     threshold: float | None = None
@@ -195,6 +196,25 @@ def following(
             "start": str(start.resolve()),
         }
     )
+
+
+def going_on(folder: Folder, timesteps: int | None = None) -> RunConfig:
+    """Returns the configuration with which the run in ``folder`` is resumed; ``timesteps``: another end.
+
+    A solved run with another end uses all of its steps. Raises ControlError where nothing is left to do.
+    """
+    run = folder.read()
+    damaged = f"{folder.path} is damaged, and goes on without its {folder.summary.name}"
+    before = read_json(folder.summary, damaged) if folder.summary.exists() else {}
+    solved = before.get("solved") is not None and run.stop_when_solved
+    done = before.get("steps", 0) >= run.timesteps and timesteps in (None, run.timesteps)
+    if before.get("end") != "interrupted" and (done or (solved and timesteps is None)):
+        raise ControlError(
+            f"The run in {folder.path} is {before['end']}: give --timesteps with a later end to go on."
+        )
+    if timesteps is None:
+        return run
+    return replace(run, timesteps=timesteps, stop_when_solved=run.stop_when_solved and not solved)
 
 
 def write_json(path: Path, document: dict[str, Any]) -> None:

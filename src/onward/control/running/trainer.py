@@ -2,7 +2,8 @@
 
 Invariants: everything periodic is scheduled by environment steps alone (``_crossed``). So the number of slots
 does not matter, and a resumed run does at every step the same as the uninterrupted one. Evaluations change
-nothing in training. Only which of them are left out, to save time, depends on the clock (``budget``).
+nothing in training. Only which of them are left out, to save time, depends on the clock (``budget``). One
+that may end the run, the confirmation of a solution, never does.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any, Literal
 
 from onward.control.algorithms.base import Algorithm, AsynchronousAlgorithm, AsyncProgress
 from onward.control.algorithms.registry import algorithm_class, check_fits
-from onward.control.core.contract import Environments, EnvSpec, Flags
+from onward.control.core.contract import Environments, EnvSpec, Flags, put_back, saved_state
 from onward.control.core.seeds import Seeds
 from onward.control.core.spaces import Obs
 from onward.control.core.threads import denormals_flushed, use_threads
@@ -31,7 +32,7 @@ from onward.control.evaluation.evaluate import (
 )
 from onward.control.policies.policy import Policy
 from onward.control.running import checkpoint, origin
-from onward.control.running.budget import EvaluationBudget
+from onward.control.running.budget import FEWEST, EvaluationBudget
 from onward.control.running.log import Log, Means, Row, Times
 from onward.control.running.runs import Folder, RunConfig, write_json
 from onward.control.running.training_episodes import TrainingEpisodes
@@ -51,6 +52,9 @@ Watch = Callable[[Event], Any]
 End = Literal["finished", "solved", "interrupted"]
 
 
+def _nothing() -> None: ...
+
+
 @dataclass(frozen=True)
 class World:
     """Sources of a run's environments, algorithm and evaluations."""
@@ -61,6 +65,8 @@ class World:
     evaluate: Callable[[Policy, int, int, Callable[[], bool]], Episodes]
     """Plays greedy episodes, given (policy, episodes, seed, stopped). Raises EvaluationStopped once
     ``stopped()`` is true."""
+    close: Callable[[], None] = _nothing
+    """Closes what ``evaluate`` opened, at the end of a run."""
 
 
 def world(run: RunConfig, source: Any = None) -> World:
@@ -69,7 +75,8 @@ def world(run: RunConfig, source: Any = None) -> World:
     Raises ControlError for an unknown algorithm.
     """
     source = run.env if source is None else source
-    return World(_Make(run, source), algorithm_class(run.algorithm), _Evaluate(run, source))
+    evaluate = _Evaluate(run, source)
+    return World(_Make(run, source), algorithm_class(run.algorithm), evaluate, evaluate.close)
 
 
 class Trainer:
@@ -182,9 +189,7 @@ class Trainer:
     def _same_episodes(self, state: dict[str, Any]) -> tuple[Obs, Flags | None]:
         """Puts the environments back into their saved episodes. Begins new episodes where they do not go."""
         try:
-            if "not_saved" in state:
-                raise ControlError(f"the state of {self.run.env} could not be saved ({state['not_saved']})")
-            return self.envs.load_state_dict(state)
+            return put_back(self.envs, state)
         except Exception as error:  # an environment of the user's own may raise anything
             why = str(error) or type(error).__name__
             self.differences.append(f"new episodes begin, since the saved ones cannot go on: {why}")
@@ -236,6 +241,7 @@ class Trainer:
             self._log.close()
             self.algorithm.close()
             self.envs.close()
+            self._world.close()
 
     def _over(self) -> bool:
         return self._stop or (self.solved is not None and self.run.stop_when_solved)
@@ -300,6 +306,8 @@ class Trainer:
 
     def _try_to_solve(self) -> None:
         """Compares the last hundred episodes with the threshold and confirms a solution by greedy ones."""
+        if not self.episodes.count:  # a run that was stopped before its first episode ended is resumed
+            return
         mean = self.episodes.mean_return()
         if not math.isfinite(mean):
             raise self._not_finite("a return of the environment became " + str(mean))
@@ -307,9 +315,7 @@ class Trainer:
             return
         if self.episodes.count < self._next_try:
             return
-        # A first try may end the run. Later ones wait for their share of the time.
-        if self._next_try == 0 or self.budget.episodes(CONFIRM_EPISODES) == CONFIRM_EPISODES:
-            self._confirm()
+        self._confirm()  # whatever time is left: it may end the run
         self._next_try = self.episodes.count + EPISODES_BETWEEN_TRIES
 
     def _confirm(self) -> None:
@@ -323,21 +329,37 @@ class Trainer:
 
     def _evaluate(self, step: int, episodes: int, *seed: str | int) -> Row:
         """Plays greedy episodes on separate seeds. The best policy so far, by success and then by mean
-        return, is saved in ``policy/``."""
+        return, is saved in ``policy/``.
+
+        A shortened evaluation that looks like the best is played in full first: a few episodes may be lucky.
+        """
         self._check_parameters()
-        began = perf_counter()
         policy = Policy(self.algorithm.networks(), env_id=self.run.env)
-        played = self._world.evaluate(policy, episodes, self._seeds.integer(*seed), lambda: self._stop)
+        played = self._play(policy, episodes, *seed)
+        if episodes < self.run.eval_episodes and self._beats_best(played):
+            episodes = self.run.eval_episodes
+            played = self._play(policy, episodes, *seed)
+            self.budget.complete()
         row = {"eval_return": played.mean, "eval_std": float(played.returns.std())}
         if played.success is not None:
             row["eval_success"] = played.success
-        success = played.success or 0.0
-        if self.best is None or (success, played.mean) >= (self.best["success"], self.best["return"]):
+        if self._beats_best(played):
+            success = played.success or 0.0
             self.best = {"return": played.mean, "success": success, "step": step, "episodes": episodes}
             policy.save(self.folder.policy)
-        self.budget.spend(perf_counter() - began, episodes)
         self._tell("evaluated", step=step, episodes=episodes, **row)
         return row
+
+    def _beats_best(self, played: Episodes) -> bool:
+        best = self.best
+        score = played.success or 0.0, played.mean
+        return best is None or score >= (best["success"], best["return"])
+
+    def _play(self, policy: Policy, episodes: int, *seed: str | int) -> Episodes:
+        began = perf_counter()
+        played = self._world.evaluate(policy, episodes, self._seeds.integer(*seed), lambda: self._stop)
+        self.budget.spend(perf_counter() - began, episodes)
+        return played
 
     def _log_row(self, step: int, extra: Row) -> None:
         seconds = self._times.total()
@@ -362,7 +384,7 @@ class Trainer:
             self.folder.state,
             {
                 "algorithm": self.algorithm.state_dict(),
-                "envs": {} if asynchronous else self._envs_state(),
+                "envs": {} if asynchronous else saved_state(self.envs),
                 "origin": origin.of_this_process(self.run.threads),
                 "episodes": self.episodes.state_dict(),
                 "means": self._means.state_dict(),
@@ -378,13 +400,6 @@ class Trainer:
         )
         self._saved_at = step
         self._tell("saved", step=step)
-
-    def _envs_state(self) -> dict[str, Any]:
-        """Returns the environments' state, or why there is none: the rest of the run is saved anyway."""
-        try:
-            return self.envs.state_dict()
-        except Exception as error:  # an environment of the user's own may raise anything
-            return {"not_saved": str(error) or type(error).__name__}
 
     def _check_parameters(self) -> None:
         if not self.algorithm.parameters_finite():
@@ -433,12 +448,9 @@ class Trainer:
 
     def _final(self) -> dict[str, float | None]:
         """Evaluates the exported policy once more, on seeds that influenced no choice."""
-        began = perf_counter()
         policy = Policy.load(self.folder.policy)
         episodes = self.budget.episodes(CONFIRM_EPISODES, needed=True)
-        seed = self._seeds.integer("final")
-        played = self._world.evaluate(policy, episodes, seed, lambda: self._stop)
-        self.budget.spend(perf_counter() - began, episodes)
+        played = self._play(policy, episodes, "final")
         return {
             "episodes": episodes,
             "return": played.mean,
@@ -507,7 +519,9 @@ class _Make:
 
 
 class _Evaluate:
-    """Plays greedy episodes in separate environments without noise."""
+    """Plays greedy episodes in separate environments without noise: one set of slots for whole evaluations, a
+    smaller one for those that the budget shortened, since slots beyond their episodes are stepped all the
+    same."""
 
     def __init__(self, run: RunConfig, source: Any) -> None:
         self._run, self._source = run, source
@@ -519,8 +533,7 @@ class _Evaluate:
         from onward.control.environments import make
 
         run = self._run
-        shortened = episodes < min(SLOTS, run.eval_episodes)
-        slots = episodes if shortened else SLOTS  # slots beyond their episodes are stepped all the same
+        slots = FEWEST if episodes < min(SLOTS, run.eval_episodes) else SLOTS
         if slots not in self._envs:
             self._envs[slots] = make(
                 self._source, slots, env_kwargs=run.env_kwargs, processes=run.env_processes
@@ -528,3 +541,7 @@ class _Evaluate:
         envs = self._envs[slots]
         rule = success_rule(envs.spec, run.threshold)
         return play(policy, envs, episodes, seed, rule=rule, stopped=stopped)
+
+    def close(self) -> None:
+        while self._envs:
+            self._envs.popitem()[1].close()
