@@ -22,6 +22,10 @@ _SHAPE = bytes(
     else ord("-")
     for c in range(256)
 )
+_SHORTEST_RUN = 12
+_MOST_CONSONANTS = 6
+_VOWELS = b"aeiouy"
+_TO_GAPS = bytes(0x20 if c in _VOWELS else c for c in range(256))
 _SIGNS = frozenset(b"!@#$%^&*")
 _CODE = frozenset(b"()[]{}<>\\`\"';|,")
 _OTHER_THINGS = compiled(
@@ -72,3 +76,13 @@ def is_telling(value: bytes) -> bool:
     if is_name_of_a_thing(value.rpartition(b".")[2]) or SNAKE_CASE.fullmatch(value):
         return False
     return any(0x30 <= c <= 0x39 or c in _SIGNS for c in value) or is_random(value)
+
+
+def is_unpronounceable(value: bytes) -> bool:
+    """Returns whether it is one run of letters that no word has: 12 or more, with few vowels or with six
+    consonants in a row."""
+    if len(value) < _SHORTEST_RUN or not value.isalpha():
+        return False
+    text = value.lower()
+    vowels = len(text) - len(text.translate(None, _VOWELS))
+    return vowels * 6 < len(text) or max(map(len, text.translate(_TO_GAPS).split())) >= _MOST_CONSONANTS

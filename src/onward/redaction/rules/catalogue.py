@@ -22,7 +22,7 @@ from onward.redaction.rules import (
     vendors,
 )
 
-ENGINE_VERSION = 7
+ENGINE_VERSION = 8
 """To be increased when code, not data, changes what is redacted."""
 RULES: tuple[Rule, ...] = (
     *vendors.RULES,

@@ -11,6 +11,11 @@ _BEGIN = r"(?:\s|[\"'])"
 _Q = r"\\{0,4}[\"']?"
 _V = r"([^\s\x00\"'\\-][^\s\x00\"'\\]{2,})"
 """An argument of three bytes or more that is no option."""
+_PAIR = (
+    r"\s{0,8}(?:user[a-z]{0,4}[ ]{0,2}=[ ]{0,2})?\\{0,4}[\"'][^\s\x00\"'\\]{1,64}\\{0,4}[\"'],\s{0,8}"
+    r"(?:pass[a-z]{0,4}[ ]{0,2}=[ ]{0,2})?[bfru]?\\{0,4}[\"']([^\s\x00\"'\\]{3,})\\{0,4}[\"']"
+)
+"""Two texts in quotes, of which the second is the value."""
 _GATE = (
     r"curl|wget|\bhttps?[ ]|mysql|mariadb|sshpass|redis-cli|login|upload|mongo|ldap|smb|sqlcmd|\bbcp\b|"
     r"\bisql|psql|ftp|"
@@ -234,21 +239,36 @@ MORE = (
     ),
     context_rule(
         "PASSWORD",
-        r"(?i)(?:\bauth[a-z_]{0,12}[\"']?[ ]{0,2}[=:][ ]{0,2}[\[(]|(?:basic_?auth|digest_?auth|"
-        r"networkcredential|"
-        r"usernamepasswordcredentials|passwordauthentication|usernamepasswordauthenticationtoken|\.login|\.auth|"
-        r"\.authenticate|\.credentials|basiccredentials|\.set_?basic_?auth)[ ]{0,2}\()\s{0,8}"
-        r"(?:user[a-z]{0,4}[ ]{0,2}=[ ]{0,2})"
-        r"?\\{0,4}[\"'][^\s\x00\"'\\]{1,64}\\{0,4}[\"'],\s{0,8}(?:pass[a-z]{0,4}[ ]{0,2}=[ ]{0,2})?"
-        r"[bfru]?\\{0,4}[\"']([^\s\x00\"'\\]{3,})\\{0,4}[\"']",
+        rf"(?i)(?:\b(?:(?:basic|http|proxy)_)?auth\\{{0,4}}[\"']?[ ]{{0,2}}[=:][ ]{{0,2}}[\[(]|"
+        rf"\.(?:login|auth|authenticate)[ ]{{0,2}}\(){_PAIR}[ ]{{0,2}},?\s{{0,8}}[\])]",
         gate=_GATE,
-        checks=("literal",),
+        checks=("literal", "paired_password"),
         positives=(
             ('requests.get(url, auth=("bob", "' + "hunter2-s" + '"))', "hunter2-s"),
-            ("HTTPBasicAuth('bob', '" + "hunter2-v" + "')", "hunter2-v"),
+            ('{"auth": ["bob", "' + "hunter2-p" + '"]}', "hunter2-p"),
+            ("smtp.login('bob', '" + "hunter2-w" + "')", "hunter2-w"),
         ),
-        negatives=('auth=("user", "password")', 'auth=(user, "x")'),
+        negatives=(
+            'auth=("user", "password")',
+            'auth=(user, "x")',
+            'authors = ["smith", "jones2"]',
+            'auth_scopes=["read:user", "repo:status2"]',
+            'auth = ["basic", "digest", "ntlm2"]',
+            'router.auth("/login2", "handler")',
+            'app.login("main", "index.html")',
+        ),
         note="User and password as a pair.",
+    ),
+    context_rule(
+        "PASSWORD",
+        r"(?i)(?:basic_?auth|digest_?auth|networkcredential|usernamepasswordcredentials|"
+        r"passwordauthentication|usernamepasswordauthenticationtoken|\.credentials|basiccredentials)"
+        rf"[ ]{{0,2}}\({_PAIR}",
+        gate=_GATE,
+        checks=("literal", "no_path"),
+        positives=(("HTTPBasicAuth('bob', '" + "hunter2-v" + "')", "hunter2-v"),),
+        negatives=("HTTPBasicAuth('bob', '<password>')", "BasicAuth('/login', '/home')"),
+        note="A type that takes nothing but user and password.",
     ),
 )
 
