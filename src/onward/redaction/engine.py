@@ -222,8 +222,12 @@ class _Work:
         """Replaces the hits, and every other occurrence of their values, by placeholders."""
         wanted: dict[bytes, str] = {}
         spans: dict[int, list[_Span]] = {}
+        names: set[bytes] = set()
         for index, here in found.items():
+            text = self.text(index)
             for span, kind in here:
+                if kind == "URL_PASSWORD" and spread.names_its_url(text, span.start, span.end):
+                    names.add(span.value)
                 self._kinds.setdefault(span.value, kind)
                 spans.setdefault(index, []).append(span)
                 _want(wanted, span.value, kind)
@@ -236,6 +240,8 @@ class _Work:
                     wanted.pop(hit.value, None)  # known secrets were already searched in every form
         if self._fixed:
             wanted = {v: k for v, k in wanted.items() if v.decode("utf-8", "replace") not in self._fixed}
+        for name in names:
+            wanted.pop(name, None)
         self._propagate(wanted, spans)
         for index in sorted(spans):
             self._parts[index] = self._rewrite(self.text(index), spans[index])

@@ -48,3 +48,52 @@ def test_a_list_of_authors_keeps_the_token_ids():
     document = {"trajectory_id": "t", "turns": [{"action": action, "result": {}}]}
     found = redact_trajectory(document).document
     assert found["turns"][0]["action"] == action
+
+
+SECRETS_LIKE_WORDS = {
+    "an app password": "qzkv" + "jxwp" + "mtrb" + "nhgd",
+    "capitals": "XKQZ" + "PWJV" + "TRMB" + "NHGD",
+    "four words": "correct-" + "horse-" + "battery-" + "staple",
+    "a word and a number": "admin" + "123",
+    "a name": "Winter" + "fell",
+}
+
+
+@pytest.mark.parametrize("name", SECRETS_LIKE_WORDS)
+@pytest.mark.parametrize("key", ["password", "client_secret"])
+def test_a_secret_that_looks_like_a_word_goes_from_the_other_texts_too(name, key):
+    value = SECRETS_LIKE_WORDS[name]
+    if key == "password" or name not in ("a name", "four words"):
+        assert value not in str(redact({key: value, "log": f"login with {value} failed"}).document)
+    log = redact({"url": f"amqp://app:{value}@host/x", "log": f"login with {value} failed"}).document["log"]
+    assert log == "login with <URL_PASSWORD:1> failed"
+
+
+def test_letters_that_nobody_can_say_are_a_secret_without_quotes_too():
+    text = "client_secret: " + SECRETS_LIKE_WORDS["capitals"]
+    assert redact([text, text[15:]]).document == ["client_secret: <SECRET:1>", "<SECRET:1>"]
+    assert not redact("client_secret: configuration").changed
+
+
+def test_a_common_password_goes_only_where_it_stands():
+    for word in ("postgres", "rabbitmq", "super-secret"):
+        url = f"amqp://app:{word}@host/queue"
+        assert redact({"url": url, "log": f"{word} is up"}).document == {
+            "url": "amqp://app:<URL_PASSWORD:1>@host/queue",
+            "log": f"{word} is up",
+        }
+
+
+@pytest.mark.parametrize(
+    "url", ["shopdb:{}@h/x", "app:{}@shopdb:80", "app:{}@db.shopdb/x", "app:{}@h/shopdb?a=1"]
+)
+def test_a_password_that_is_also_the_user_host_or_database_of_its_url_goes_only_there(url):
+    found = redact({"url": "mysql://" + url.format("shopdb"), "log": "shopdb is up", "shopdb": 1})
+    assert found.document == {
+        "url": "mysql://" + url.format("<URL_PASSWORD:1>"),
+        "log": "shopdb is up",
+        "shopdb": 1,
+    }
+    assert (
+        redact({"url": "mysql://app:" + "shopdb@h/x", "log": "shopdb"}).document["log"] == "<URL_PASSWORD:1>"
+    )

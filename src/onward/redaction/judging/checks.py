@@ -14,7 +14,7 @@ import re2
 
 from onward.redaction.expressions import compiled
 from onward.redaction.judging import values
-from onward.redaction.judging.drawn import is_drawn, is_telling, is_unpronounceable
+from onward.redaction.judging.drawn import is_drawn, is_telling
 from onward.redaction.rule import Check, Span
 
 _ALNUM = frozenset(b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
@@ -208,9 +208,7 @@ def no_path(buffer: bytes, first: int, last: int) -> Span | None:
 
 def paired_password(buffer: bytes, first: int, last: int) -> Span | None:
     """Accepts the second of two texts as a password: no word, path, file or permission."""
-    text = buffer[first:last]
-    telling = is_telling(text) or is_unpronounceable(text)
-    return no_path(buffer, first, last) if telling else None
+    return no_path(buffer, first, last) if is_telling(buffer[first:last]) else None
 
 
 CHECKS: dict[str, Check] = {

@@ -7,7 +7,14 @@ It is the judge where the text says little: after a comma, a blank or "is". A na
 from __future__ import annotations
 
 from onward.redaction.expressions import compiled
-from onward.redaction.judging.values import SNAKE_CASE, is_name_of_a_thing, is_random, is_reference, is_word
+from onward.redaction.judging.values import (
+    SNAKE_CASE,
+    is_name_of_a_thing,
+    is_random,
+    is_reference,
+    is_unpronounceable,
+    is_word,
+)
 
 _SHORTEST = 8
 _LONGEST_NAME = 8
@@ -22,10 +29,6 @@ _SHAPE = bytes(
     else ord("-")
     for c in range(256)
 )
-_SHORTEST_RUN = 12
-_MOST_CONSONANTS = 6
-_VOWELS = b"aeiouy"
-_TO_GAPS = bytes(0x20 if c in _VOWELS else c for c in range(256))
 _SIGNS = frozenset(b"!@#$%^&*")
 _CODE = frozenset(b"()[]{}<>\\`\"';|,")
 _OTHER_THINGS = compiled(
@@ -67,7 +70,8 @@ def is_drawn(value: bytes) -> bool:
 
 
 def is_telling(value: bytes) -> bool:
-    """Returns whether ``value`` is no plain word, name or reference: at least 4 bytes with a digit or a sign.
+    """Returns whether ``value`` is no plain word, name or reference: at least 4 bytes with a digit or a sign,
+    or letters that no word has.
     The judge where the text shows that a literal value follows."""
     if len(value) < 4 or is_reference(value) or is_word(value) or any(c in _CODE or c <= 0x20 for c in value):
         return False
@@ -75,14 +79,5 @@ def is_telling(value: bytes) -> bool:
         return False
     if is_name_of_a_thing(value.rpartition(b".")[2]) or SNAKE_CASE.fullmatch(value):
         return False
-    return any(0x30 <= c <= 0x39 or c in _SIGNS for c in value) or is_random(value)
-
-
-def is_unpronounceable(value: bytes) -> bool:
-    """Returns whether it is one run of letters that no word has: 12 or more, with few vowels or with six
-    consonants in a row."""
-    if len(value) < _SHORTEST_RUN or not value.isalpha():
-        return False
-    text = value.lower()
-    vowels = len(text) - len(text.translate(None, _VOWELS))
-    return vowels * 6 < len(text) or max(map(len, text.translate(_TO_GAPS).split())) >= _MOST_CONSONANTS
+    shown = any(0x30 <= c <= 0x39 or c in _SIGNS for c in value)
+    return shown or is_random(value) or is_unpronounceable(value)
