@@ -329,10 +329,14 @@ def _encode(text: str) -> bytes:
 
 def _want(wanted: dict[bytes, str], value: bytes, kind: str) -> None:
     """Adds a value to propagate. A value that is both a user name and a password counts as a password,
-    unless it may be an ordinary word: then it is replaced where a user name can stand."""
-    common = spread.may_be_common(value, wanted.get(value, kind) if kind == "USER" else kind)
-    if value not in wanted or (kind == "USER" if common else wanted[value] == "USER"):
-        wanted[value] = kind
+    unless it can be read as a word: then it is replaced where a user name can stand."""
+    other = wanted.get(value, kind)
+    if other != kind and "USER" in (other, kind):
+        secret = kind if other == "USER" else other
+        word = spread.may_be_word(value) or spread.may_be_common(value, secret)
+        wanted[value] = "USER" if word else secret
+    else:
+        wanted.setdefault(value, kind)
 
 
 def _settle(hits: list[Hit]) -> list[Hit]:

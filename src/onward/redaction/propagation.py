@@ -103,7 +103,7 @@ def needles(value: bytes, kind: str = "") -> Iterator[Needle]:
     that may be a word is searched only in its raw form, where an account name can stand."""
     if len(value) < MIN_LENGTH or may_be_common(value, kind):
         return
-    if kind == "USER" and _may_be_word(value):
+    if kind == "USER" and may_be_word(value):
         yield Needle(value, value, whole_word=True, account=True)
         return
     short = len(value) < _FREE_LENGTH
@@ -267,7 +267,7 @@ def _bytes(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
-def _may_be_word(name: bytes) -> bool:
+def may_be_word(name: bytes) -> bool:
     """Returns whether it is small letters that may begin a word: ``marshall``; not ``jsmith``, ``Ada``."""
     if not (name.isalpha() and name.islower()):
         return False
