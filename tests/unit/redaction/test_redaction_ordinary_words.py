@@ -97,3 +97,38 @@ def test_a_password_that_is_also_the_user_host_or_database_of_its_url_goes_only_
     assert (
         redact({"url": "mysql://app:" + "shopdb@h/x", "log": "shopdb"}).document["log"] == "<URL_PASSWORD:1>"
     )
+
+
+HEX = "0123456789abcdef"
+UUID = "6f1c" + "0a9e-2b7d-4c1e-9f3a-5d" + "8e7b6c4a21"
+RECORDS = [
+    (name, value)
+    for names, values in (
+        ("user event project tenant correlation ref order customer", (UUID, HEX * 2)),
+        (
+            "cursor pagination last_evaluated shard unique surrogate",
+            (HEX * 2, HEX * 4, UUID),
+        ),
+    )
+    for name in names.split()
+    for value in values
+]
+
+
+@pytest.mark.parametrize("name,value", RECORDS)
+def test_the_key_of_a_record_is_an_id_and_stays(name, value):
+    text = f"{name}_key = {value}; {name} key: '{value}'"
+    document = {
+        f"{name}_key": value,
+        "text": text,
+        "log": f"row {value} read",
+        "list": [[f"{name}_key", value]],
+    }
+    assert not redact(document).changed
+
+
+@pytest.mark.parametrize("name", ["dropbox", "heroku", "new_relic", "stripe_live", "licence", "my_datadog"])
+@pytest.mark.parametrize("value", [HEX * 2, UUID])
+def test_the_key_of_a_service_is_a_secret(name, value):
+    assert redact({f"{name}_key": value, "log": value}).document["log"] == "<API_KEY:1>"
+    assert redact(f"{name}_key = {value}").document == f"{name}_key = <API_KEY:1>"

@@ -48,6 +48,7 @@ def policy_version() -> str:
         [sorted(names.PERSONAL_NAMES.items()), sorted(names.NOT_PLACES)],
         [sorted(names.BEFORE_EXEMPT), sorted(names.AFTER_EXEMPT), sorted(values.NOT_VALUES)],
         [sorted(map(str, words)) for words in personal.DECIDING],
+        sorted(names.SERVICES),
         sorted(map(str, propagation.COMMON)),
     ]
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
