@@ -132,3 +132,55 @@ def test_the_key_of_a_record_is_an_id_and_stays(name, value):
 def test_the_key_of_a_service_is_a_secret(name, value):
     assert redact({f"{name}_key": value, "log": value}).document["log"] == "<API_KEY:1>"
     assert redact(f"{name}_key = {value}").document == f"{name}_key = <API_KEY:1>"
+
+
+NOT_TYPED = [
+    "the internet user base grew2x",
+    "dotnet user secrets9 init2",
+    "the .net user base3 grew2x",
+    "docker run curlimages/curl -u 1000:1000",
+    ["curl", "-X", "POST", "-u", "1000:1000", "http://host"],
+    "lftp sftp/dir2/abc3",
+    "isql my/dir9/file",
+    "cargo login 1.75.0-nightly",
+    "echo message | su bob",
+    "sqlplus -s scripts/load2.sql",
+    {"title": "Forgot password", "text": "Reset"},
+    {"label": "Forgot password?", "text": "Reset"},
+    '{"label": "Forgot password", "text": "Reset"}',
+    {"target": "password", "text": "click"},
+    ["token", "COVID-19"],
+    [["token", "tag"], ["COVID-19", "NN"]],
+    {"columns": ["token", "tag"], "rows": [["COVID-19", "NN"]]},
+    "the AKCELERATION1 engine",
+]
+
+
+@pytest.mark.parametrize("document", NOT_TYPED, ids=str)
+def test_commands_labels_and_tables_that_only_sound_like_a_secret_stay(document):
+    assert redact(document).document == document
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "net user bob {} /add",
+        "ran `net user bob {}`",
+        "C:\\\\>net.exe user bob {}",
+        "echo {} | su bob -c id",
+        "curl -u 1000:{} http://host",
+        "sqlplus scott/{}@db",
+        "cargo login {}",
+        "AKC{0}{0}{0}",
+    ],
+)
+def test_the_same_commands_lose_their_passwords(form):
+    assert V not in redact(form.format(V)).document
+    assert V not in redact([form.format(V), V]).document[1] or form.startswith("AKC")
+
+
+def test_a_field_with_no_more_than_its_name_may_have_a_word_as_its_password():
+    for label in ("#password", "Password", "New password", "Password input field"):
+        assert redact({"element": label, "text": "winterfell"}).counts == {"PASSWORD": 1}
+    assert redact({"target": "password", "text": V}).counts == {"PASSWORD": 1}
+    assert redact(["token", V]).counts == {"TOKEN": 1}

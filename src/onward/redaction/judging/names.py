@@ -203,6 +203,13 @@ _FORM_WORDS = frozenset(
 )
 """Words after a name in a label that name the place to type."""
 
+_SAY_MORE_WORDS = """
+forgot forgotten forget lost reset change show hide toggle recover remember save copy generate manage update
+delete remove create revoke about why how what wrong weak strong link button page tab icon dialog title
+"""
+_SAY_MORE = frozenset(_SAY_MORE_WORDS.split())
+"""Words that make a label the name of an action or a place."""
+
 
 def components(name: str) -> list[str]:
     """Splits a name: ``"dbPassword"`` → ``["db", "password"]``; ``"X-API-Key"`` → ``["x", "api", "key"]``."""
@@ -288,6 +295,13 @@ def label_class(text: str) -> NameClass | None:
         words.pop()
     kind = secret_class(" ".join(words)[-64:])
     return None if kind in PERSONAL else kind
+
+
+def is_the_field(text: str) -> bool:
+    """Returns whether a label that ``label_class`` accepts is no more than the name of the field:
+    ``#password``, ``New password``; not ``Forgot password``."""
+    words = components(text)
+    return not _SAY_MORE.intersection(words) and "?" not in text
 
 
 def _personal(parts: list[str]) -> NameClass | None:
