@@ -192,27 +192,26 @@ def _in_urls(buffer: bytes, scan: Scan) -> list[Hit]:
             runs.append(match.span())
             pieces.append(unquote_to_bytes(match.group()).replace(b"\x00", b" "))
     found = []
+    places: dict[int, _Places] = {}
     for i, hit in _scanned(pieces, scan) if pieces else ():
-        first, last = _encoded_span(buffer, runs[i], hit.start, hit.end)
-        found.append(hit._replace(start=first, end=last))
+        if i not in places:
+            places[i] = _Places(buffer, *runs[i])
+        found.append(hit._replace(start=places[i].of(hit.start), end=places[i].of(hit.end)))
     return found
 
 
-def _encoded_span(buffer: bytes, run: tuple[int, int], first: int, last: int) -> tuple[int, int]:
-    """Returns the place in ``buffer`` of decoded bytes ``first``..``last`` of ``run``."""
-    at, decoded = run[0], 0
-    edges = []
-    for wanted in (first, last):
-        while decoded < wanted:
-            percent = buffer.find(b"%", at, run[1])
-            step = (percent if percent >= 0 else run[1]) - at
-            if step >= wanted - decoded:
-                at += wanted - decoded
-                decoded = wanted
-            else:
-                at += step
-                decoded += step
-                at += 3 if _ONE_PERCENT.match(buffer, at, run[1]) else 1
-                decoded += 1
-        edges.append(at)
-    return edges[0], edges[1]
+class _Places:
+    """Map from the decoded bytes of one URL-encoded run to the buffer; the run is walked once."""
+
+    def __init__(self, buffer: bytes, first: int, last: int) -> None:
+        self._at = [0]
+        """Positions in the decoded run: its start, and the end of each escape."""
+        self._from = [first]
+        """The corresponding positions in the buffer."""
+        for match in _ONE_PERCENT.finditer(buffer, first, last):
+            self._at.append(self._at[-1] + match.start() - self._from[-1] + 1)
+            self._from.append(match.end())
+
+    def of(self, position: int) -> int:
+        i = bisect_right(self._at, position) - 1
+        return self._from[i] + position - self._at[i]

@@ -222,8 +222,12 @@ class _Work:
         """Replaces the hits, and every other occurrence of their values, by placeholders."""
         wanted: dict[bytes, str] = {}
         spans: dict[int, list[_Span]] = {}
+        names: set[bytes] = set()
         for index, here in found.items():
+            text = self.text(index)
             for span, kind in here:
+                if kind == "URL_PASSWORD" and spread.names_its_url(text, span.start, span.end):
+                    names.add(span.value)
                 self._kinds.setdefault(span.value, kind)
                 spans.setdefault(index, []).append(span)
                 _want(wanted, span.value, kind)
@@ -236,6 +240,8 @@ class _Work:
                     wanted.pop(hit.value, None)  # known secrets were already searched in every form
         if self._fixed:
             wanted = {v: k for v, k in wanted.items() if v.decode("utf-8", "replace") not in self._fixed}
+        for name in names:
+            wanted.pop(name, None)
         self._propagate(wanted, spans)
         for index in sorted(spans):
             self._parts[index] = self._rewrite(self.text(index), spans[index])
@@ -323,10 +329,14 @@ def _encode(text: str) -> bytes:
 
 def _want(wanted: dict[bytes, str], value: bytes, kind: str) -> None:
     """Adds a value to propagate. A value that is both a user name and a password counts as a password,
-    unless it may be an ordinary word: then it is replaced where a user name can stand."""
-    common = spread.may_be_common(value, wanted.get(value, kind) if kind == "USER" else kind)
-    if value not in wanted or (kind == "USER" if common else wanted[value] == "USER"):
-        wanted[value] = kind
+    unless it can be read as a word: then it is replaced where a user name can stand."""
+    other = wanted.get(value, kind)
+    if other != kind and "USER" in (other, kind):
+        secret = kind if other == "USER" else other
+        word = spread.may_be_word(value) or spread.may_be_common(value, secret)
+        wanted[value] = "USER" if word else secret
+    else:
+        wanted.setdefault(value, kind)
 
 
 def _settle(hits: list[Hit]) -> list[Hit]:

@@ -12,8 +12,8 @@ from itertools import accumulate
 from typing import Any
 
 from onward.redaction.judging.drawn import is_telling
-from onward.redaction.judging.names import PERSONAL, NameClass, label_class, secret_class
-from onward.redaction.judging.near_values import is_form_value
+from onward.redaction.judging.names import PERSONAL, NameClass, is_the_field, label_class, secret_class
+from onward.redaction.judging.near_values import STRONG, is_form_value, is_shown
 from onward.redaction.judging.values import is_scheme
 from onward.redaction.scan import scan_plain
 
@@ -28,6 +28,8 @@ _LABELS = (
     "target",
     "xpath", "css", "variable", "param", "parameter", "argument", "option", "aria-label", "title",
 )  # fmt: skip
+_LOOSE_LABELS = frozenset(("target", "title", "option", "argument"))
+"""Labels that also name what is clicked or shown."""
 HEADERS = frozenset(
     ("columns", "headers", "header", "fields", "names", "keys", "cols", "schema", "column_names")
 )
@@ -44,16 +46,19 @@ def in_object(value: dict[Any, Any]) -> Iterator[tuple[str, NameClass]]:
     if len(value) > _MOST_MEMBERS:
         return
     kind: NameClass | None = None
+    sure = False
     for label in _LABELS:
         text = value.get(label)
-        kind = label_class(text) if type(text) is str else None
-        if kind is not None:
-            break
+        found = label_class(text) if type(text) is str else None
+        kind = kind or found
+        sure = sure or (found is not None and label not in _LOOSE_LABELS and is_the_field(str(text)))
     if kind is None:
         return
     for name in TYPED.intersection(value):
         typed = value[name]
-        if type(typed) is str and len(typed) <= _LONGEST_COMMAND and is_form_value(_bytes(typed), kind):
+        if type(typed) is not str or len(typed) > _LONGEST_COMMAND:
+            continue
+        if is_form_value(_bytes(typed), kind, sure=sure):
             yield name, kind
 
 
@@ -78,7 +83,7 @@ def in_list(value: list[Any]) -> dict[int, Mark]:
         return {}
     if len(value) == 2:
         second, kind = value[1], secret_class(value[0])
-        if kind and kind not in PERSONAL and type(second) is str and _is_pair_value(_bytes(second)):
+        if kind and kind not in PERSONAL and type(second) is str and _is_pair_value(_bytes(second), kind):
             return {1: kind}
     if any(type(item) is str and item[:1] in ("-", "/") for item in value[1:]):
         items = tuple(
@@ -107,7 +112,7 @@ def _rows(
         marks: dict[int, Mark] = {}
         for i, kind in enumerate(kinds):
             cell = row[i]
-            if kind and type(cell) is str and (every or is_telling(_bytes(cell))):
+            if kind and type(cell) is str and ((every and kind in STRONG) or is_shown(_bytes(cell), kind)):
                 marks[i] = kind
         if marks:
             yield id(row), marks
@@ -123,9 +128,9 @@ def _column(cell: Any) -> NameClass | None:
     return None if kind in PERSONAL else kind
 
 
-def _is_pair_value(value: bytes) -> bool:
+def _is_pair_value(value: bytes, kind: NameClass) -> bool:
     scheme, blank, rest = value.partition(b" ")
-    return is_telling(rest if blank and is_scheme(scheme) else value)
+    return is_telling(rest) if blank and is_scheme(scheme) else is_shown(value, kind)
 
 
 @lru_cache(maxsize=512)

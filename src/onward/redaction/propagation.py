@@ -21,6 +21,7 @@ import re2
 
 from onward.redaction.expressions import compiled, latin1
 from onward.redaction.judging.checks import may_start
+from onward.redaction.judging.values import is_unpronounceable
 
 MIN_LENGTH = 6
 _FREE_LENGTH = 16
@@ -58,9 +59,24 @@ _CHOSEN = frozenset(
     )
 )
 """Kinds whose values people choose."""
-_NUMBERED = frozenset(b"sha md base utf python windows admin test user root".split())
-_LONGEST_WORD = 16
-_LONGEST_WORDS = 32
+_COMMON_WORDS = """
+postgres postgresql mysql mariadb mongo mongodb redis rabbitmq elastic elasticsearch opensearch kibana grafana
+minio influxdb clickhouse cassandra neo4j oracle mssql sqlserver sqlite docker kubernetes jenkins gitlab
+airflow django rails laravel wordpress drupal keycloak vault consul kafka zookeeper nats celery superset
+metabase sonar sonarqube nexus artifactory jupyter ubuntu debian vagrant raspberry root admin administrator
+guest user username users test testing tester demo dev develop developer development prod production staging
+local localhost default example sample secret secrets password passwords passwd pass changeme change letmein
+welcome master manager public private server service database db access token key value string hello world
+login client backend frontend python java node operator support backup monitor replica application app web
+api data my your super the me it
+"""
+COMMON = frozenset(word.encode() for word in _COMMON_WORDS.split())
+"""Names of products and accounts, and fillers, that are also passwords."""
+_MOST_PARTS = 2
+_URL_REACH = 256
+_NAMES_IN_URL = compiled(rb"[A-Za-z0-9]+(?:[_-][A-Za-z0-9]+)*")
+_USER_OF_URL = compiled(rb"://([^\s\x00/@:]*):$")
+_END_OF_URL = compiled(rb"@[^\s\x00\"'\\<>?#,;)]*")
 _VOWELS = frozenset(b"aeiouy")
 _ONSETS = frozenset(
     b"bl br ch cl cr dr dw fl fr gh gl gn gr kh kl kn kr ph pl pn pr ps pt rh sc sh sk sl sm sn sp sq st sv "
@@ -83,11 +99,11 @@ class Needle:
 
 def needles(value: bytes, kind: str = "") -> Iterator[Needle]:
     """Yields every form in which ``value`` may occur elsewhere. Nothing for values under 6 bytes, and for
-    a password that may be an ordinary word. A ``USER``
+    a password that is a common word. A ``USER``
     that may be a word is searched only in its raw form, where an account name can stand."""
     if len(value) < MIN_LENGTH or may_be_common(value, kind):
         return
-    if kind == "USER" and _may_be_word(value):
+    if kind == "USER" and may_be_word(value):
         yield Needle(value, value, whole_word=True, account=True)
         return
     short = len(value) < _FREE_LENGTH
@@ -103,18 +119,28 @@ def needles(value: bytes, kind: str = "") -> Iterator[Needle]:
 
 
 def may_be_common(value: bytes, kind: str) -> bool:
-    """Returns whether a value of ``kind``, such as the password ``postgres`` of a database of that name,
-    may also be an ordinary word or the name of a thing (``python3``). Such a value is replaced where it
-    was found, not elsewhere: a text whose words vanish teaches nothing."""
-    if kind not in _CHOSEN or len(value) > _LONGEST_WORDS:
+    """Returns whether a value of ``kind`` is a word of ``COMMON``, or two of them. Such a value is replaced
+    where it was found, not elsewhere: a text whose words vanish teaches nothing. Any other word is a secret
+    like the rest."""
+    if kind not in _CHOSEN:
         return False
-    stem = value.rstrip(b"0123456789")
-    if len(stem) < len(value) and stem.lower() not in _NUMBERED:
+    parts = value.lower().replace(b"-", b"_").split(b"_")
+    return len(parts) <= _MOST_PARTS and COMMON.issuperset(parts)
+
+
+def names_its_url(text: bytes, first: int, last: int) -> bool:
+    """Returns whether the password at ``first``..``last`` of a URL is a word that is also the user, the host
+    or the database there: ``mysql://shop:shop@db/shop``."""
+    value = text[first:last].lower()
+    parts = value.replace(b"-", b"_").split(b"_")
+    if len(parts) > _MOST_PARTS or not all(part.isalpha() and not is_unpronounceable(part) for part in parts):
         return False
-    parts = stem.decode("utf-8", "replace").replace("-", "_").split("_")
-    return all(part.isalpha() and len(part) <= _LONGEST_WORD for part in parts) and (
-        stem.islower() or stem.istitle() or stem.isupper()
-    )
+    user = _USER_OF_URL.search(text[max(0, first - _URL_REACH) : first])
+    rest = _END_OF_URL.match(text[last : last + _URL_REACH])
+    if user is None or rest is None:
+        return False
+    names = _NAMES_IN_URL.findall(rest.group().lower())
+    return value == user.group(1).lower() or value in names
 
 
 def forms(value: bytes) -> set[bytes]:
@@ -241,7 +267,7 @@ def _bytes(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
-def _may_be_word(name: bytes) -> bool:
+def may_be_word(name: bytes) -> bool:
     """Returns whether it is small letters that may begin a word: ``marshall``; not ``jsmith``, ``Ada``."""
     if not (name.isalpha() and name.islower()):
         return False

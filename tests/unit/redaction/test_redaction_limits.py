@@ -239,3 +239,12 @@ def test_rare_letters_leak_nothing(seed: int) -> None:
         if case.kind.startswith(RARE):
             document = corpus.document(case, case.contexts[seed % len(case.contexts)], "value")
             assert not corpus.leaked(case, redact(document).document), case.kind
+
+
+@pytest.mark.parametrize("unit", ["%20ada" + "@corp.de%26", "a%204111" + "111111111111%26"])
+def test_a_megabyte_of_encoded_text_without_blanks_is_walked_once(unit):
+    """A walk from the beginning for every hit would take hours."""
+    times = 1_000_000 // len(unit)
+    found = redact("https://h/?" + unit * times)
+    assert sum(found.counts.values()) == times
+    assert found.document.count("%26") == times

@@ -12,12 +12,21 @@ from typing import Any
 
 import re2
 
+from onward.redaction.expressions import compiled
 from onward.redaction.judging import values
+from onward.redaction.judging.drawn import is_drawn, is_telling
 from onward.redaction.rule import Check, Span
 
 _ALNUM = frozenset(b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
 _HEX = frozenset(b"0123456789abcdefABCDEF")
 _JWK_REACH = 4096
+_PATH = compiled(rb"[./~]+[A-Za-z0-9_.~/-]*|[A-Za-z0-9_.-]{1,24}(?:/[A-Za-z0-9_.-]{0,24})+")
+_SCOPE = compiled(rb"[a-z_-]{2,}(?:[:.][a-z_*-]+[0-9]?){1,4}")
+"""``read:user``, ``repo:status``."""
+_VERSION_OR_FILE = compiled(
+    rb"v?[0-9]+(?:[.][0-9]+)+(?:[-+.][A-Za-z0-9.+-]*)?|[A-Za-z0-9_.-]*[.](?:sql|sh|ps1|bat|txt|log|json|ya?ml|toml"
+    rb"|xml|csv|cfg|conf|ini|pem|key|crt|zip|gz|tgz|tar|rar|7z|pdf|py|rs|js|lock)"
+)
 _RUN: Any = re2.compile(rb"[A-Za-z0-9]{14,}")
 
 
@@ -194,9 +203,35 @@ def password_like(buffer: bytes, first: int, last: int) -> Span | None:
     return (first, last) if telling and len(text) >= 4 and not port else None
 
 
+def no_path(buffer: bytes, first: int, last: int) -> Span | None:
+    """Refuses a path, and the name of a permission (``read:user``)."""
+    text = buffer[first:last]
+    path = _PATH.fullmatch(text) is not None and not is_drawn(text)
+    return None if path or _SCOPE.fullmatch(text) else (first, last)
+
+
+def not_numeric(buffer: bytes, first: int, last: int) -> Span | None:
+    """Refuses a number after a number and a colon: the ids of a user and a group."""
+    user = buffer[max(0, first - 24) : first - 1]
+    at = len(user) - len(user.rstrip(b"0123456789"))
+    return None if at and buffer[first:last].strip(b",;").isdigit() else (first, last)
+
+
+def no_file(buffer: bytes, first: int, last: int) -> Span | None:
+    """Refuses a version, a file and a folder."""
+    refused = _VERSION_OR_FILE.fullmatch(buffer, first, last) or buffer[last : last + 1] == b"/"
+    return None if refused else (first, last)
+
+
+def paired_password(buffer: bytes, first: int, last: int) -> Span | None:
+    """Accepts the second of two texts as a password: no word, path, file or permission."""
+    return no_path(buffer, first, last) if is_telling(buffer[first:last]) else None
+
+
 CHECKS: dict[str, Check] = {
     check.__name__: check for check in (
         start, end, digit, dense, telling, dense_or_basic, dense_query, encoded_private, jwk, drawn, mixed,
         token_user, not_example, not_uuid, not_padding, jwt_header, trim, trim_prose, literal, password_like,
+        no_path, not_numeric, no_file, paired_password,
     )
 }  # fmt: skip

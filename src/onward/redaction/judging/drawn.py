@@ -7,7 +7,14 @@ It is the judge where the text says little: after a comma, a blank or "is". A na
 from __future__ import annotations
 
 from onward.redaction.expressions import compiled
-from onward.redaction.judging.values import SNAKE_CASE, is_name_of_a_thing, is_random, is_reference, is_word
+from onward.redaction.judging.values import (
+    SNAKE_CASE,
+    is_name_of_a_thing,
+    is_random,
+    is_reference,
+    is_unpronounceable,
+    is_word,
+)
 
 _SHORTEST = 8
 _LONGEST_NAME = 8
@@ -63,7 +70,8 @@ def is_drawn(value: bytes) -> bool:
 
 
 def is_telling(value: bytes) -> bool:
-    """Returns whether ``value`` is no plain word, name or reference: at least 4 bytes with a digit or a sign.
+    """Returns whether ``value`` is no plain word, name or reference: at least 4 bytes with a digit or a sign,
+    or letters that no word has.
     The judge where the text shows that a literal value follows."""
     if len(value) < 4 or is_reference(value) or is_word(value) or any(c in _CODE or c <= 0x20 for c in value):
         return False
@@ -71,4 +79,5 @@ def is_telling(value: bytes) -> bool:
         return False
     if is_name_of_a_thing(value.rpartition(b".")[2]) or SNAKE_CASE.fullmatch(value):
         return False
-    return any(0x30 <= c <= 0x39 or c in _SIGNS for c in value) or is_random(value)
+    shown = any(0x30 <= c <= 0x39 or c in _SIGNS for c in value)
+    return shown or is_random(value) or is_unpronounceable(value)

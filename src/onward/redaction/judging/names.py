@@ -137,15 +137,52 @@ AFTER_EXEMPT = frozenset(_AFTER_EXEMPT_WORDS.split())
 _BEST_FIRST: tuple[NameClass, ...] = tuple(name for name in get_args(NameClass) if name not in PERSONAL)
 
 
-_OTHER_KEY_WORDS = """
-public pub primary foreign sort partition row column cache hash unique lookup index group map dict data
-object s3 storage file event message translation trace state memo dedup idempotency fingerprint bucket item
-order config option setting env cookie header query form task job batch block commit tree blob image asset
-content etag digest checksum sha256 md5 sha1 route path node parent child root entity record template i18n
-locale session build layer registry lock ssh host known candidate kv redis prefix
+_SERVICE_WORDS = """
+adafruit adobe adyen ahrefs airtable aiven akamai alchemy algolia alibaba alicloud aliyun alphavantage
+amadeus amplitude anthropic anyscale apify appcenter artifactory asana assemblyai atlassian auth0 authress
+aws azure azureopenai backblaze beamer binance bing bitbucket bitly bittrex blockfrost brevo browserbase
+browserstack bscscan bugsnag buildkite bunny calendly cerebras circleci clearbit clerk clickup cloudant
+cloudflare cloudinary cloudsmith codacy codecov cohere coinbase coinmarketcap comet confluent contentful
+coralogix cypress datadog daytona deepgram deepinfra deepl deepseek digitalocean discord docusign doppler
+dropbox duffel dynatrace e2b easypost elastic elevenlabs etherscan etsy fastly figma finicity finnhub
+firebase firecrawl fireworks flickr flutterwave flyio freemius freshdesk fullstory gandi gcp gemini giphy
+github gitlab gocardless godaddy goodreads google googlemaps grafana groq harness helicone heroku hetzner
+honeybadger honeycomb hubspot huggingface humio ibm iexcloud imgbb imgur infracost infura instana intercom
+ipinfo ipstack jfrog jina jotform kaggle kickbox klaviyo kraken kucoin lambdalabs langfuse langsmith lastfm
+launchdarkly lightstep linear linode litellm lob logdna loggly mailchimp mailerlite mailgun mailjet mandrill
+mapbox maxmind meraki messagebird mistral mixpanel modal mollie moonshot moralis murf mux namecheap nasa
+netlify newrelic newsapi nexmo ngrok notion novita npm nuget nvidia nytimes oci okta omdb onesignal openai
+openrouter openstack openweather openweathermap opsgenie optimizely ovh packagist pagerduty papertrail
+paypal paystack perplexity perplexityai pinata pinecone plaid planetscale playht plivo postman postmark
+prefect pubnub pulumi pusher pypi quandl quicknode rackspace rapidapi raygun razorpay recaptcha replicate
+resend revenuecat ringcentral roboflow rollbar rubygems runpod salesforce sap saucelabs scaleway scalr
+scrapingbee sendbird sendgrid sendinblue sentry serpapi serper shippo shodan shopify sidekiq sl slack slapi
+smtp2go snyk softlayer sonarqube sourcegraph splunk spotify square squarespace stabilityai statuspage
+stormglass stripe stytch sumologic supabase tailscale tatum tavily telegram telnyx tencent terraform
+textrazor tiingo tmdb todoist togetherai tomtom trello twilio twitch twitter typeform unsplash upstash
+uptimerobot vercel virustotal vmware voyage vultr wandb watson weatherapi weaviate webflow wolframalpha
+woocommerce workos wpscan xai yandex yelp youtube zapier zendesk zenrows zillow zoho zoom zuora
 """
-_OTHER_KEYS = frozenset(_OTHER_KEY_WORDS.split())
-"""Words before ``key`` in names whose values are hashes and names of records."""
+SERVICES = frozenset(_SERVICE_WORDS.split())
+"""Services whose keys are called ``<service>_key``. Other words before ``key`` (``user``, ``cursor``) name
+records, whose keys are ids and hashes."""
+_STAGES = frozenset(("live", "prod", "production", "staging", "sandbox", "test", "dev"))
+_KEY_WORDS = frozenset(
+    (
+        "admin",
+        "cloud",
+        "developer",
+        "iam",
+        "integration",
+        "licence",
+        "recovery",
+        "sdk",
+        "unseal",
+        "wifi",
+        "wpa",
+    )
+)
+"""Other words before ``key`` in names of secrets; those in ``PAIRS`` need no generated value."""
 _LONGEST_LABEL = 120
 _FORM_WORDS = frozenset(
     (
@@ -165,6 +202,13 @@ _FORM_WORDS = frozenset(
     )
 )
 """Words after a name in a label that name the place to type."""
+
+_SAY_MORE_WORDS = """
+forgot forgotten forget lost reset change show hide toggle recover remember save copy generate manage update
+delete remove create revoke about why how what wrong weak strong link button page tab icon dialog title
+"""
+_SAY_MORE = frozenset(_SAY_MORE_WORDS.split())
+"""Words that make a label the name of an action or a place."""
 
 
 def components(name: str) -> list[str]:
@@ -216,9 +260,13 @@ def _cached(name: str) -> NameClass | None:
 
 
 def _is_key(parts: list[str]) -> bool:
-    """Returns whether the name is ``<service>_key``, which may be the key of an account there: only a
-    generated value then is one."""
-    return len(parts) > 1 and parts[-1] == "key" and parts[-2] not in _OTHER_KEYS
+    """Returns whether the name is ``<service>_key``: only a generated value then is one."""
+    before = parts[:-1] if parts[-1:] == ["key"] else []
+    if len(before) > 1 and before[-1] in _STAGES:
+        before = before[:-1]
+    return bool(before) and (
+        before[-1] in SERVICES or before[-1] in _KEY_WORDS or "".join(before[-2:]) in SERVICES
+    )
 
 
 def _of_one_word(part: str) -> NameClass | None:
@@ -247,6 +295,13 @@ def label_class(text: str) -> NameClass | None:
         words.pop()
     kind = secret_class(" ".join(words)[-64:])
     return None if kind in PERSONAL else kind
+
+
+def is_the_field(text: str) -> bool:
+    """Returns whether a label that ``label_class`` accepts is no more than the name of the field:
+    ``#password``, ``New password``; not ``Forgot password``."""
+    words = components(text)
+    return not _SAY_MORE.intersection(words) and "?" not in text
 
 
 def _personal(parts: list[str]) -> NameClass | None:

@@ -13,12 +13,12 @@ from typing import Any
 from onward.redaction.expressions import compiled
 from onward.redaction.judging import values
 from onward.redaction.judging.drawn import is_drawn, is_telling
-from onward.redaction.judging.names import KIND, PERSONAL, NameClass, label_class, secret_class
+from onward.redaction.judging.names import KIND, PERSONAL, NameClass, is_the_field, label_class, secret_class
 from onward.redaction.rule import Hit, Span
 
 _NAME_BYTES = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_-."
 _NAME_REACH = 64
-_STRONG = frozenset(("PASSWORD", "SECRET", "API_KEY"))
+STRONG = frozenset(("PASSWORD", "SECRET", "API_KEY"))
 _ROW_REACH = 4096
 _CELL = compiled(rb"[A-Za-z0-9 _.#/-]{0,40}")
 _BORDER = compiled(rb"[-+|: =\t]*")
@@ -97,19 +97,28 @@ def keyed(expression: Any, buffer: bytes) -> Iterator[Hit]:
 def paired(expression: Any, buffer: bytes) -> Iterator[Hit]:
     """Yields the value of a pair whose label is group 1: ``"label": "Password", "value": "V"``."""
     for match in expression.finditer(buffer):
-        kind = label_class(match.group(1).decode("utf-8", "replace"))
+        label = match.group(1).decode("utf-8", "replace")
+        kind = label_class(label)
         found = values.parse_assigned(buffer, match.end(), loose=False) if kind else None
-        if kind and found and is_form_value(buffer[found.start : found.end], kind, quoted=found.quoted):
+        sure = found is not None and found.quoted and is_the_field(label)
+        if kind and found and is_form_value(buffer[found.start : found.end], kind, sure=sure):
             yield Hit(found.start, found.end, KIND[kind], 2)
 
 
-def is_form_value(text: bytes, kind: NameClass, *, quoted: bool = True) -> bool:
-    """Returns whether ``text``, typed into a field of class ``kind``, is a secret: no sentence, no label."""
+def is_form_value(text: bytes, kind: NameClass, *, sure: bool = True) -> bool:
+    """Returns whether ``text``, typed into a field of class ``kind``, is a secret: no sentence, no label.
+    ``sure``: it is the value of that field, so a password may be a word."""
     if b" " in text.strip() and not values.is_scheme(text.split(b" ", 1)[0]):
         return False
-    if not quoted:
+    if not sure:
         return is_telling(text)
     return values.is_secret_value(text, kind, how="quoted") and (kind == "PASSWORD" or is_telling(text))
+
+
+def is_shown(text: bytes, kind: NameClass) -> bool:
+    """Returns whether ``text`` beside a name of class ``kind``, which may be a word for other things (the
+    tokens of a sentence), shows itself that it is a secret."""
+    return is_telling(text) if kind in STRONG else is_drawn(text)
 
 
 def inputs(expression: Any, buffer: bytes) -> Iterator[Hit]:
@@ -234,7 +243,7 @@ def _rows(
                     continue
                 first, last = _trimmed(buffer, first, last)
                 text = buffer[first:last]
-                if is_telling(text) if kind in _STRONG else is_drawn(text):
+                if is_shown(text, kind):
                     hits.append(Hit(first, last, KIND[kind], 2))
         yield hits, end
         if not step:

@@ -56,6 +56,10 @@ _NAME_OF_A_THING = compiled(
 _OF_CODE = compiled(rb"[A-Za-z0-9_][./:][A-Za-z0-9_]|[(){}]")
 """Part of a path or name in code: ``torch.nn.Linear``, ``owner/repository``; not of ``J. Doe``."""
 _DIGITS = b"0123456789"
+_SHORTEST_RUN = 12
+_MOST_CONSONANTS = 6
+_VOWELS = b"aeiouy"
+_TO_GAPS = bytes(0x20 if c in _VOWELS else c for c in range(256))
 _SYMBOLS = b"!@#$%^&*+=/~?"
 SNAKE_CASE = compiled(rb"_?(?:[a-z]+[0-9]{0,2}_)+[a-z]+[0-9]{0,2}|(?:[A-Z]+[0-9]{0,2}_)+[A-Z]+[0-9]{0,2}")
 """Identifiers with digits: ``sigv4_auth_cls``, ``TRACING_V2``."""
@@ -140,7 +144,7 @@ def is_secret_value(value: bytes, kind: NameClass, *, how: str) -> bool:
     if how == "env" and strong:
         return len(value) >= 4 and not _is_constant(value)
     if strong:
-        telling = _has_digit(value) or _has_symbol(value) or is_random(value)
+        telling = _has_digit(value) or _has_symbol(value) or is_random(value) or is_unpronounceable(value)
         return len(value) >= 6 and telling and not is_word(value)
     if len(value) < 12 or not _has_letter(value) or (how == "bare" and SNAKE_CASE.fullmatch(value)):
         return False
@@ -310,6 +314,8 @@ def _is_prose(value: bytes, words: int) -> bool:
 
 def is_word(value: bytes) -> bool:
     """Returns whether it is a plain word or snake_case name: ``required_field``, ``GitHub``."""
+    if is_unpronounceable(value):
+        return False
     parts = value.replace(b"-", b"_").split(b"_")
     return (len(value) < 20 or (b"-" not in value and b"_" in value and len(value) < 48)) and all(
         part.isalpha() and (part.islower() or part.istitle()) for part in parts
@@ -331,6 +337,16 @@ def is_random(value: bytes) -> bool:
         return False
     capitals = len(value) - len(value.translate(None, _CAPITALS))
     return len(value) // 4 < capitals < len(value) * 3 // 4
+
+
+def is_unpronounceable(value: bytes) -> bool:
+    """Returns whether it is one run of letters that no word has: 12 or more, with few vowels or with six
+    consonants in a row."""
+    if len(value) < _SHORTEST_RUN or not value.isalpha():
+        return False
+    text = value.lower()
+    vowels = len(text) - len(text.translate(None, _VOWELS))
+    return vowels * 6 < len(text) or max(map(len, text.translate(_TO_GAPS).split())) >= _MOST_CONSONANTS
 
 
 def is_name_of_a_thing(value: bytes) -> bool:

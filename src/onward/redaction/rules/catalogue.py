@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 
+from onward.redaction import propagation
 from onward.redaction.judging import checks, names, values
 from onward.redaction.rule import LAYERS, Check, Rule, Same
 from onward.redaction.rules import (
@@ -22,7 +23,7 @@ from onward.redaction.rules import (
     vendors,
 )
 
-ENGINE_VERSION = 7
+ENGINE_VERSION = 8
 """To be increased when code, not data, changes what is redacted."""
 RULES: tuple[Rule, ...] = (
     *vendors.RULES,
@@ -47,6 +48,8 @@ def policy_version() -> str:
         [sorted(names.PERSONAL_NAMES.items()), sorted(names.NOT_PLACES)],
         [sorted(names.BEFORE_EXEMPT), sorted(names.AFTER_EXEMPT), sorted(values.NOT_VALUES)],
         [sorted(map(str, words)) for words in personal.DECIDING],
+        sorted(names.SERVICES),
+        sorted(map(str, propagation.COMMON)),
     ]
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
 

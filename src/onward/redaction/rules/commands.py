@@ -11,14 +11,19 @@ _BEGIN = r"(?:\s|[\"'])"
 _Q = r"\\{0,4}[\"']?"
 _V = r"([^\s\x00\"'\\-][^\s\x00\"'\\]{2,})"
 """An argument of three bytes or more that is no option."""
+_PAIR = (
+    r"\s{0,8}(?:user[a-z]{0,4}[ ]{0,2}=[ ]{0,2})?\\{0,4}[\"'][^\s\x00\"'\\]{1,64}\\{0,4}[\"'],\s{0,8}"
+    r"(?:pass[a-z]{0,4}[ ]{0,2}=[ ]{0,2})?[bfru]?\\{0,4}[\"']([^\s\x00\"'\\]{3,})\\{0,4}[\"']"
+)
+"""Two texts in quotes, of which the second is the value."""
 _GATE = (
     r"curl|wget|\bhttps?[ ]|mysql|mariadb|sshpass|redis-cli|login|upload|mongo|ldap|smb|sqlcmd|\bbcp\b|"
     r"\bisql|psql|ftp|"
     r"zip|plink|pscp|keytool|jarsigner|useradd|usermod|snmp|pdftk|qpdf|\bu?n?rar\b|ipmitool|ssh-keygen|openssl|"
     r"cargo|vault|evil-winrm|rpcclient|crackmap|netexec|\bnxc\b|hydra|xfreerdp|rdesktop|sudo|--(?:password|passphrase|"
-    r"pass|token)-|--with-token|--stdin|\bsu\b|kinit|cryptsetup|passwd|gh[ ]auth|openconnect|(?i:net[ ]use|"
-    r"convertto-securestring|auth|networkcred|credentials)|wmic|sqlplus|rman\b|psexec|secretsdump|skopeo|htpasswd|"
-    r"wpa_passphrase|nmcli|mount\.cifs"
+    r"pass|token)-|--with-token|--stdin|\bsu\b|kinit|cryptsetup|passwd|gh[ ]auth|openconnect|"
+    r"(?i:net(?:1|\.exe)?[ ]use|convertto-securestring|auth|networkcred|credentials)|wmic|wmiexec|sqlplus|rman\b|psexec|secretsdump|"
+    r"skopeo|htpasswd|wpa_passphrase|nmcli|mount\.cifs"
 )
 """Names of the commands: where none stands, no rule here needs to run."""
 
@@ -33,12 +38,16 @@ COMMANDS = (
         + _Q
         + r"[^\s:\x00\"'@/]{1,64}:([^\s\x00\"'\\]{3,})",
         gate=_GATE,
-        checks=("literal",),
+        checks=("literal", "not_numeric"),
         positives=(
             ("curl -u admin:" + "hunter2-q" + " https://h/", "hunter2-q"),
             ('curl -s --user "jo:' + "hunter2-r" + '" https://h/', "hunter2-r"),
         ),
-        negatives=("curl -u $USER:$PASS https://h/", "curl -u user:<password> https://h/"),
+        negatives=(
+            "curl -u $USER:$PASS https://h/",
+            "curl -u user:<password> https://h/",
+            "docker run curlimages/curl -u 1000:1000",
+        ),
     ),
     context_rule(
         "CLI_PASSWORD",
@@ -82,9 +91,13 @@ COMMANDS = (
         + _Q
         + r"(?:pass:)?([^\s\x00\"'\\-][^\s\x00\"'\\]{3,})",
         gate=_GATE,
-        checks=("literal", "password_like"),
+        checks=("literal", "password_like", "no_file"),
         positives=(("mongosh -u jo -p " + "hunter2-v" + " h/db", "hunter2-v"),),
-        negatives=("psql -p 5432", "mongosh -u jo -p <password>"),
+        negatives=(
+            "psql -p 5432",
+            "mongosh -u jo -p <password>",
+            "cargo login 1.75.0-nightly",
+        ),
     ),
     context_rule(
         "PASSWORD",
@@ -122,15 +135,27 @@ COMMANDS = (
     ),
 )
 
+_PIPED = (
+    r"(?:echo|printf)[ ]{1,3}(?:-[neE]{1,3}[ ]{1,3}|[\"']?%s(?:\\{1,2}n)?[\"']?[ ]{1,3})?"
+    r"(?:\\{0,4}[\"'])?([^\s\x00\"'|\\]{3,128})"
+    r"(?:\\{1,2}n)?(?:\\{0,4}[\"'])?[ ]{0,3}\|[ ]{0,3}"
+)
+"""A text that is printed into the next command."""
+
 PIPES = (
     context_rule(
         "CLI_PASSWORD",
-        r"(?:echo|printf)[ ]{1,3}(?:-[neE]{1,3}[ ]{1,3}|[\"']?%s(?:\\{1,2}n)?[\"']?[ ]{1,3})?"
-        r"(?:\\{0,4}[\"'])?([^\s\x00\"'|\\]{3,128})"
-        r"(?:\\{1,2}n)?(?:\\{0,4}[\"'])?[ ]{0,3}\|[ ]{0,3}"
-        r"(?:sudo[^\x00\n|;&]{0,40}?[ ]-[A-Za-z]{0,6}S|[^\x00\n|;&]{0,80}?(?:--password-stdin|"
+        _PIPED + r"su\b",
+        gate=_GATE,
+        checks=("literal", "password_like"),
+        positives=(("echo " + "hunter2-k" + " | su bob -c id", "hunter2-k"),),
+        negatives=("echo message | su bob",),
+    ),
+    context_rule(
+        "CLI_PASSWORD",
+        _PIPED + r"(?:sudo[^\x00\n|;&]{0,40}?[ ]-[A-Za-z]{0,6}S|[^\x00\n|;&]{0,80}?(?:--password-stdin|"
         r"--with-token|--stdin|"
-        r"--passphrase-fd|--pass-stdin|--token-stdin|-pass(?:in|out)?[ ]stdin)|su\b|kinit\b|cryptsetup\b|"
+        r"--passphrase-fd|--pass-stdin|--token-stdin|-pass(?:in|out)?[ ]stdin)|kinit\b|cryptsetup\b|"
         r"sshpass\b|passwd\b|smbpasswd\b|vncpasswd\b|gh[ ]auth|openconnect\b)",
         gate=_GATE,
         checks=("literal",),
@@ -169,23 +194,30 @@ PIPES = (
     ),
 )
 
+_NET = r"(?i)(?:^|[^A-Za-z0-9_.-]|\\[nrt])net(?:1|\.exe)?[ ]"
+
 MORE = (
     context_rule(
         "CLI_PASSWORD",
-        r"(?i)net[ ](?:use[ ][^\x00\n]{1,120}?/user:[^\s\x00]{1,64}[ ]{1,3}|user[ ][^\s\x00/]{1,64}[ ]{1,3})"
-        r"[\"']?([^\s\x00\"'/*\\][^\s\x00\"'\\]{2,})",
+        _NET + r"(?:use[ ][^\x00\n]{1,120}?/user:[^\s\x00]{1,64}[ ]{1,3}|"
+        r"user[ ][^\s\x00/]{1,64}[ ]{1,3})"
+        r"[\"']?([^\s\x00\"'/*\\][^\s\x00\"'`\\]{2,})",
         gate=_GATE,
         checks=("literal", "password_like"),
         positives=(
             ("net use Z: \\\\srv\\x /user:bob " + "hunter2-l", "hunter2-l"),
             ("net user bob " + "hunter2-l" + " /add", "hunter2-l"),
         ),
-        negatives=("net user bob /delete", "net use Z: \\\\srv\\x /user:bob *"),
+        negatives=(
+            "net user bob /delete",
+            "net use Z: \\\\srv\\x /user:bob *",
+            "the internet user base grew2x, dotnet user secrets9 init2, the .net user base3 grew2x",
+        ),
         note="Windows.",
     ),
     context_rule(
         "CLI_PASSWORD",
-        r"(?i)net[ ]use[ ][^\x00\n]{1,80}?\\[^\s\x00]{1,60}[ ]{1,3}([^\s\x00\"'/\\*][^\s\x00\"'\\]{2,})"
+        _NET + r"use[ ][^\x00\n]{1,80}?\\[^\s\x00]{1,60}[ ]{1,3}([^\s\x00\"'/\\*][^\s\x00\"'\\]{2,})"
         r"[ ]{1,3}/user:",
         gate=_GATE,
         checks=("literal", "password_like"),
@@ -209,14 +241,24 @@ MORE = (
         + _GAP
         + r")"
         + _Q
-        + r"[A-Za-z0-9_.\\/-]{1,64}[%,:]|(?:-[A-Z][ ])?[A-Za-z0-9_.]{1,32}/)([^\s\x00\"'\\@/%]{3,})",
+        + r"[A-Za-z0-9_.\\/-]{1,64}[%,:])([^\s\x00\"'\\@/%]{3,})",
         gate=_GATE,
         checks=("literal", "password_like"),
+        positives=(("smbclient //h/s -U jo%" + "hunter2-o", "hunter2-o"),),
+        negatives=("smbclient //h/s -U jo", "lftp -u jo h", "lftp sftp/dir2/abc3", "isql my/dir9/file3"),
+    ),
+    context_rule(
+        "CLI_PASSWORD",
+        r"(?:sqlplus|rman\b|psexec(?:\.py)?|secretsdump\.py|wmiexec(?:\.py)?)[^\x00\n|;&]{0,200}?"
+        + _BEGIN
+        + r"[\"']?[A-Za-z0-9_.]{1,32}/([^\s\x00\"'\\@/%]{3,})",
+        gate=_GATE,
+        checks=("literal", "password_like", "no_file"),
         positives=(
-            ("smbclient //h/s -U jo%" + "hunter2-o", "hunter2-o"),
             ("sqlplus scott/" + "hunter2-q" + "@db", "hunter2-q"),
+            ("rman target sys/" + "hunter2-y" + "@db", "hunter2-y"),
         ),
-        negatives=("smbclient //h/s -U jo", "lftp -u jo h"),
+        negatives=("sqlplus -s scripts/load2.sql", "sqlplus my/dir9/file3"),
     ),
     context_rule(
         "CLI_PASSWORD",
@@ -234,21 +276,36 @@ MORE = (
     ),
     context_rule(
         "PASSWORD",
-        r"(?i)(?:\bauth[a-z_]{0,12}[\"']?[ ]{0,2}[=:][ ]{0,2}[\[(]|(?:basic_?auth|digest_?auth|"
-        r"networkcredential|"
-        r"usernamepasswordcredentials|passwordauthentication|usernamepasswordauthenticationtoken|\.login|\.auth|"
-        r"\.authenticate|\.credentials|basiccredentials|\.set_?basic_?auth)[ ]{0,2}\()\s{0,8}"
-        r"(?:user[a-z]{0,4}[ ]{0,2}=[ ]{0,2})"
-        r"?\\{0,4}[\"'][^\s\x00\"'\\]{1,64}\\{0,4}[\"'],\s{0,8}(?:pass[a-z]{0,4}[ ]{0,2}=[ ]{0,2})?"
-        r"[bfru]?\\{0,4}[\"']([^\s\x00\"'\\]{3,})\\{0,4}[\"']",
+        rf"(?i)(?:\b(?:(?:basic|http|proxy)_)?auth\\{{0,4}}[\"']?[ ]{{0,2}}[=:][ ]{{0,2}}[\[(]|"
+        rf"\.(?:login|auth|authenticate)[ ]{{0,2}}\(){_PAIR}[ ]{{0,2}},?\s{{0,8}}[\])]",
         gate=_GATE,
-        checks=("literal",),
+        checks=("literal", "paired_password"),
         positives=(
             ('requests.get(url, auth=("bob", "' + "hunter2-s" + '"))', "hunter2-s"),
-            ("HTTPBasicAuth('bob', '" + "hunter2-v" + "')", "hunter2-v"),
+            ('{"auth": ["bob", "' + "hunter2-p" + '"]}', "hunter2-p"),
+            ("smtp.login('bob', '" + "hunter2-w" + "')", "hunter2-w"),
         ),
-        negatives=('auth=("user", "password")', 'auth=(user, "x")'),
+        negatives=(
+            'auth=("user", "password")',
+            'auth=(user, "x")',
+            'authors = ["smith", "jones2"]',
+            'auth_scopes=["read:user", "repo:status2"]',
+            'auth = ["basic", "digest", "ntlm2"]',
+            'router.auth("/login2", "handler")',
+            'app.login("main", "index.html")',
+        ),
         note="User and password as a pair.",
+    ),
+    context_rule(
+        "PASSWORD",
+        r"(?i)(?:basic_?auth|digest_?auth|networkcredential|usernamepasswordcredentials|"
+        r"passwordauthentication|usernamepasswordauthenticationtoken|\.credentials|basiccredentials)"
+        rf"[ ]{{0,2}}\({_PAIR}",
+        gate=_GATE,
+        checks=("literal", "no_path"),
+        positives=(("HTTPBasicAuth('bob', '" + "hunter2-v" + "')", "hunter2-v"),),
+        negatives=("HTTPBasicAuth('bob', '<password>')", "BasicAuth('/login', '/home')"),
+        note="A type that takes nothing but user and password.",
     ),
 )
 

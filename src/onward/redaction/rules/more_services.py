@@ -19,7 +19,14 @@ PACKAGES = (
     token(
         "JFROG_KEY", r"cmVmdGtu[A-Za-z0-9+/]{48,80}={0,2}", "cmVmdGtu" + body(56), checks=("start", "mixed")
     ),
-    token("JFROG_KEY", r"AKC[A-Za-z0-9]{10,}", "AKC" + body(40), "AKC" + "z" * 10),
+    token("JFROG_KEY", r"AKC(?:[a-z0-9]{10,}|[A-Za-z0-9]{37,})", "AKC" + body(40), "AKC" + "z" * 10),
+    token(
+        "JFROG_KEY",
+        r"AKC[A-Za-z0-9]{10,}",
+        "AKC" + body(20),
+        checks=("start", "mixed"),
+        negatives=("the AKCELERATION1 and AKCELERATION2X models",),
+    ),
     vendor_rule(
         "JFROG_KEY",
         r"(?i)(?:jfrog|artif)[^\x00]{0,24}?[^A-Za-z0-9\x00](AP[0-9A-F][A-Za-z0-9]{8,})",
