@@ -5,7 +5,8 @@ scan of base64 costs a hundred times as much, finds nothing, and the text would 
 
 Invariants: data that decodes to text stays in place and is scanned, whatever type it declares. Only data
 whose magic bytes and structure are those of a picture, sound, film or PDF counts as one (``is_kept``). Other
-binary data of a declared type is replaced by a note, too, and its bytes are not kept anywhere.
+binary data is replaced by a note, too, if it is declared as one of these; its bytes are not kept anywhere.
+Text that only looks like base64 (hashes, paths, sequences) stays.
 """
 
 from __future__ import annotations
@@ -32,7 +33,10 @@ _DATA_URL = re.compile(
     r"data:([\w.+-]+/[\w.+-]+)(?:;[\w.+-]+=[\w.+-]*)*;base64,([A-Za-z0-9+/_-]{256,}={0,2})"
 )
 _BASE64 = re.compile(r"[A-Za-z0-9+/_-]{254,}={0,2}")
-_BREAKS = str.maketrans("", "", "\r\n\t ")
+_OPAQUE = re.compile(r"(?:image|audio|video)/(?!.*xml$).+|application/(?:pdf|octet-stream)")
+"""Declared types of data that is never text."""
+_LETTERS = (re.compile("[A-Z]"), re.compile("[a-z]"), re.compile("[0-9]"))
+"""All three kinds occur in base64 of any length here; hashes and sequences lack one."""
 _DECLARED = ("media_type", "mime_type", "mediaType", "mimeType", "content_type", "contentType", "format")
 _FORMATS = {
     "png": "image/png", "jpg": "image/jpeg", "jpeg": "image/jpeg", "gif": "image/gif", "webp": "image/webp",
@@ -175,9 +179,9 @@ class _Separator:
                 return noted
         if "base64," in text:
             return _DATA_URL.sub(self._in_url, text)
-        if declared is not None or text[:20].strip().startswith(_STARTS):
-            packed = text.translate(_BREAKS)
-            if _BASE64.fullmatch(packed) is not None:
+        if _is_opaque(declared) or text[:20].lstrip().startswith(_STARTS):
+            packed = _packed(text)
+            if packed is not None:
                 return self._replaced(packed, declared) or text
         if any(start in text for start in _STARTS):
             return _RUN.sub(lambda run: self._replaced(run[0], None) or run[0], text)
@@ -201,10 +205,13 @@ class _Separator:
         if data is None or _is_text(data):
             return None
         media_type = _media_type(data)
-        fits = media_type is not None and (declared is None or _agree(declared, media_type))
-        if not fits and declared is None:
+        fits = media_type is not None and declared is not None and _agree(declared, media_type)
+        if media_type is not None and (fits or not _is_opaque(declared)):
+            made = _attachment(data, media_type, True)
+        elif declared is not None and _is_opaque(declared) and all(kind.search(packed) for kind in _LETTERS):
+            made = _attachment(data, declared, False)
+        else:
             return None
-        made = _attachment(data, media_type if fits and media_type else declared or _ANY, fits)
         return self.found.setdefault(made.sha256, made).note
 
 
@@ -221,6 +228,21 @@ def _declared(value: Mapping[Any, Any]) -> str | None:
             if re.fullmatch(r"[\w.+-]{1,40}/[\w.+-]{1,80}", given):
                 return given
     return None
+
+
+def _is_opaque(declared: str | None) -> bool:
+    return declared is not None and _OPAQUE.fullmatch(declared) is not None
+
+
+def _packed(text: str) -> str | None:
+    """Returns base64 without its line breaks; None for other text. Encoders make lines of one length, a
+    multiple of four; a list of names has others."""
+    lines = text.strip().replace("\r\n", "\n").split("\n")
+    width = len(lines[0])
+    if len(lines) > 1 and (width % 4 or any(len(line) != width for line in lines[1:-1])):
+        return None
+    packed = "".join(lines)
+    return packed if len(lines[-1]) <= width and _BASE64.fullmatch(packed) is not None else None
 
 
 def _decoded(packed: str) -> bytes | None:

@@ -136,6 +136,53 @@ def test_text_and_undeclared_data_stay_in_place_and_are_scanned(given):
     assert noted is given and found == []
 
 
+HASHES = [hashlib.sha1(bytes([n])).hexdigest() for n in range(20)]
+FOLDERS = [f"src/package_{n}/{'Module' * (n % 4)}/file-{n}" for n in range(40)]
+SEQUENCE = ["ACGTTGCAACGTAGCTAGCTAGCATCGATCGATCGACTAGCTAGCATCGACTAGCATCGAT"] * 12
+PLAIN = {
+    "hashes": "\n".join(HASHES),
+    "hashes in a row": " ".join(HASHES),
+    "a hex dump": NOISE.hex(" ", 16),
+    "a hex dump in lines": NOISE.hex("\n", 32),
+    "folders": "\n".join(FOLDERS),
+    "words": "Every word here has only letters and blanks " * 10,
+    "a sequence": "\n".join(SEQUENCE),
+    "one long word": "Aa0" * 120,
+}
+TYPES = [
+    "text/plain", "text/markdown", "text/csv", "application/json", "application/x-ndjson", "application/xml",
+    "image/svg+xml", "application/x-unheard-of", "chemical/seq-na-fasta",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("media_type", TYPES)
+@pytest.mark.parametrize("kind", PLAIN)
+def test_plain_text_beside_its_declared_type_is_never_taken_for_data(kind, media_type):
+    for given in (
+        {"mimeType": media_type, "text": PLAIN[kind]},
+        [{"format": media_type, "a": [PLAIN[kind]]}],
+    ):
+        assert separate(given) == (given, [])
+        assert separate(json.dumps(given)) == (json.dumps(given), [])
+
+
+@pytest.mark.parametrize("media_type", ["image/png", "application/octet-stream", "audio/wav"])
+@pytest.mark.parametrize("kind", sorted(PLAIN.keys() - {"one long word"}))
+def test_a_list_beside_a_picture_stays(kind, media_type):
+    given = {"mimeType": media_type, "data": b64(FILES["image/png"]), "text": PLAIN[kind]}
+    assert separate(given)[0]["text"] == PLAIN[kind]
+
+
+def test_binary_data_of_a_type_that_may_be_text_stays():
+    url = f"data:text/plain;base64,{b64(NOISE)}"
+    assert separate([url, {"mimeType": "text/plain", "blob": b64(NOISE)}])[1] == []
+
+
+def test_a_picture_beside_a_type_of_text_is_a_picture():
+    noted, _ = separate({"mimeType": "text/plain", "text": b64(FILES["image/png"])})
+    assert noted["text"] == note("image/png", FILES["image/png"])
+
+
 @pytest.mark.parametrize(
     "data",
     [
