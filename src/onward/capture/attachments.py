@@ -43,6 +43,8 @@ _FORMATS = {
     "wav": "audio/wav", "mp3": "audio/mpeg", "flac": "audio/flac", "opus": "audio/ogg", "ogg": "audio/ogg",
     "pdf": "application/pdf", "mp4": "video/mp4", "webm": "video/webm",
 }  # fmt: skip
+_HALF = re.compile("[\ud800-\udfff]")
+"""Half of a pair of surrogates. No encoding has it, but an escape in JSON may name one."""
 _NOUNS = {"image": "picture", "audio": "sound", "video": "film", "application": "document"}
 _ANY = "application/octet-stream"
 _CONTAINERS = frozenset(("audio", "video"))
@@ -189,13 +191,18 @@ class _Separator:
 
     def _json(self, text: str) -> str | None:
         """Separates within JSON text, as tools return it. Its form changes only if data was found. Returns
-        None for other text."""
+        None for other text, and for JSON that is nested too deeply."""
+        before = dict(self.found)
         try:
             document = json.loads(text)
+            noted = self.value(document, None)
+            if noted is document:
+                return text
+            told = json.dumps(noted, ensure_ascii=False)
         except (ValueError, RecursionError):
+            self.found = before
             return None
-        noted = self.value(document, None)
-        return text if noted is document else json.dumps(noted, ensure_ascii=False)
+        return _HALF.sub(lambda half: f"\\u{ord(half[0]):04x}", told)
 
     def _in_url(self, match: re.Match[str]) -> str:
         return self._replaced(match[2], match[1].lower()) or match[0]

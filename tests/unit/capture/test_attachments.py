@@ -136,6 +136,30 @@ def test_text_and_undeclared_data_stay_in_place_and_are_scanned(given):
     assert noted is given and found == []
 
 
+def test_half_a_surrogate_beside_a_picture_stays_an_escape(tmp_path):
+    data = FILES["image/png"]
+    told = '{"type": "image/png", "data": "%s", "title": "cut \\ud83d", "more": "é \\ud83d\\ude00 \\udc00"}'
+    noted, found = separate({"output": told % b64(data)})
+    assert noted["output"] == told.replace("\\ud83d\\ude00", "\U0001f600") % note("image/png", data)
+    assert len(found) == 1
+    with Recorder(tmp_path / "o.db", known_secrets=[]) as recorder, recorder.task("Look") as task:
+        task.turn(observation="Look", action={"tool_name": "shot"}, result=told % b64(data))
+        assert recorder.held() == []
+    assert "cut \\\\ud83d" in body_of(tmp_path) and b64(data) not in body_of(tmp_path)
+
+
+@pytest.mark.parametrize("depth", [300, 520, 900, 5000])
+def test_a_picture_in_json_of_any_depth_disturbs_nobody(depth, tmp_path):
+    picture = '{"type": "image/png", "data": "%s"}' % b64(FILES["image/png"])
+    deep = f"[{picture}, {'[' * depth}{']' * depth}]"
+    noted, found = separate({"output": deep})
+    assert len(found) == (noted["output"] != deep)
+    with Recorder(tmp_path / "o.db", known_secrets=[]) as recorder, recorder.task("Look") as task:
+        task.turn(observation="Look", action={"tool_name": "shot"}, result=deep)
+        task.finish()
+        assert recorder.stats().recorded == 1 and recorder.stats().held == 0
+
+
 HASHES = [hashlib.sha1(bytes([n])).hexdigest() for n in range(20)]
 FOLDERS = [f"src/package_{n}/{'Module' * (n % 4)}/file-{n}" for n in range(40)]
 SEQUENCE = ["ACGTTGCAACGTAGCTAGCTAGCATCGATCGATCGACTAGCTAGCATCGACTAGCATCGAT"] * 12
