@@ -150,7 +150,7 @@ def test_half_a_surrogate_beside_a_picture_stays_an_escape(tmp_path):
 
 @pytest.mark.parametrize("depth", [300, 520, 900, 5000])
 def test_a_picture_in_json_of_any_depth_disturbs_nobody(depth, tmp_path):
-    picture = '{"type": "image/png", "data": "%s"}' % b64(FILES["image/png"])
+    picture = json.dumps({"type": "image/png", "data": b64(FILES["image/png"])})
     deep = f"[{picture}, {'[' * depth}{']' * depth}]"
     noted, found = separate({"output": deep})
     assert len(found) == (noted["output"] != deep)
