@@ -20,6 +20,7 @@ from PIL import Image
 
 from onward import Recorder
 from onward.bus.outbox import Outbox
+from onward.capture import attachments
 from onward.capture.attachments import MIN_CHARS, SUBJECT, separate, size_text
 from onward.capture.conversations import exchange
 from onward.capture.conversations.messages import conversation
@@ -293,3 +294,17 @@ def test_the_bytes_wait_beside_the_outbox_for_the_object_store(keep, tmp_path):
         (attached,) = Outbox(waiting).next_batch()
         assert (attached.subject, attached.msg_id, attached.body) == (SUBJECT, key, data)
         assert waiting.stat().st_mode & 0o077 == 0
+
+
+def test_a_task_is_searched_for_pictures_once(tmp_path, monkeypatch):
+    searched = []
+
+    def search(document: Any, separate: Any = attachments.separate) -> Any:
+        searched.append(document["trajectory_id"])
+        return separate(document)
+
+    monkeypatch.setattr(attachments, "separate", search)
+    with Recorder(tmp_path / "o.db", known_secrets=[], objects=tmp_path) as recorder:
+        with recorder.task("Look") as task:
+            task.turn(observation={"parts": [b64(FILES["image/png"])]}, action="Noise.")
+        assert searched == [task.trajectory_id]

@@ -335,7 +335,7 @@ class Recorder(Forking):
 
     def _prepare(self, document: dict[str, Any]) -> tuple[bytes, list[Outgoing]]:
         """Returns the message of a trajectory, and its attachments."""
-        return self._preparer.prepare(document), self._preparer.attachments(document)
+        return self._preparer.prepare_with_attachments(document)
 
     def _put(self, data: bytes, trajectory_id: str, beside: list[Outgoing]) -> None:
         # Real time: an agent is blocked in real time, whatever the clock of its records.
