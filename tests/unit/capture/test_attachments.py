@@ -308,3 +308,25 @@ def test_a_task_is_searched_for_pictures_once(tmp_path, monkeypatch):
         with recorder.task("Look") as task:
             task.turn(observation={"parts": [b64(FILES["image/png"])]}, action="Noise.")
         assert searched == [task.trajectory_id]
+
+
+@pytest.mark.parametrize("on_full", ["raise", "block"])
+def test_a_full_outbox_of_attachments_stops_no_trajectory_and_is_reported_once(on_full, tmp_path, caplog):
+    data = Image.frombytes("RGB", (200, 200), random.Random(1).randbytes(120_000))
+    file = io.BytesIO()
+    data.save(file, "PNG")
+    large = {"media_type": "image/png", "data": b64(file.getvalue())}
+    small = {"media_type": "image/gif", "data": b64(FILES["image/gif"])}
+    settings: dict[str, Any] = {"objects": tmp_path, "max_bytes": 100_000, "on_full": on_full}
+    with Recorder(tmp_path / "o.db", known_secrets=[], **settings) as recorder:
+        for picture in (large, large, small, large):
+            with recorder.task("Look") as task:
+                task.turn(observation={"parts": [picture]}, action="Noise.")
+        assert recorder.stats().recorded == 4 and recorder.stats().failed == 0
+    with sqlite3.connect(tmp_path / "o.db") as connection:
+        rows = connection.execute("SELECT body FROM queue ORDER BY seq").fetchall()
+    listed = [json.loads(body)["metadata"]["attachments"][0] for (body,) in rows]
+    assert ["uri" in one for one in listed] == [False, False, True, False]
+    assert listed[0]["sha256"] == hashlib.sha256(file.getvalue()).hexdigest()
+    told = [one for one in caplog.records if "without the bytes of their pictures" in one.getMessage()]
+    assert len(told) == 2  # it had room for the small picture in between
