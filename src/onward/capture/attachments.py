@@ -112,15 +112,16 @@ def separate(document: Any) -> tuple[Any, list[Attachment]]:
 def separate_trajectory(
     document: dict[str, Any], day: str | None = None
 ) -> tuple[dict[str, Any], list[Attachment]]:
-    """Works like ``separate`` and lists the attachments in ``metadata.attachments``. ``day`` (yyyymmdd) is
+    """Works like ``separate`` and adds the attachments to ``metadata.attachments``. ``day`` (yyyymmdd) is
     that of their keys if they are stored."""
     noted, found = separate(document)
     if not found:
         return document, []
     metadata = noted.get("metadata")
     if isinstance(metadata, dict):
-        listed = {**metadata, "attachments": [one.description(day) for one in found]}
-        noted = {**noted, "metadata": listed}
+        own = metadata.get("attachments")
+        listed = [*(own if isinstance(own, list) else ()), *(one.description(day) for one in found)]
+        noted = {**noted, "metadata": {**metadata, "attachments": listed}}
     return noted, found
 
 
