@@ -16,10 +16,11 @@ import binascii
 import hashlib
 import json
 import re
-import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from onward.capture.media import media_type as media_type_of
 
 PREFIX = "attachments"
 """First part of the keys in the object store, before the day."""
@@ -54,12 +55,6 @@ _STARTS = ("iVBORw0KGgo", "/9j/", "R0lGOD", "UklGR", "JVBERi0", "SUQz", "T2dnUw"
 _NOTE = re.compile(
     rf"\[(?:{'|'.join(_NOUNS.values())}|file|unreadable data) \S+ [\d.]+ [kM]?B sha256:[0-9a-f]{{64}}\]"
 )
-_MAGIC = {
-    b"ID3": "audio/mpeg",
-    b"OggS": "audio/ogg",
-    b"fLaC": "audio/flac",
-    b"\x1aE\xdf\xa3": "video/webm",
-}
 _RUN = re.compile(rf"(?<![A-Za-z0-9+/_-])(?:{'|'.join(_STARTS)})[A-Za-z0-9+/_-]{{{MIN_CHARS},}}={{0,2}}")
 _MEDIA_TYPE = re.compile(r"""["'](?:image|audio|video|application)/[\w.+-]+["']""")
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f]")
@@ -134,7 +129,7 @@ def shown(part: Any) -> str:
 
 def note_of(data: bytes) -> str | None:
     """Returns the note of bytes that are a picture, sound, film or PDF; None for others."""
-    media_type = _media_type(data)
+    media_type = media_type_of(data)
     return None if media_type is None else _attachment(data, media_type, True).note
 
 
@@ -212,7 +207,7 @@ class _Separator:
         data = _decoded(packed)
         if data is None or _is_text(data):
             return None
-        media_type = _media_type(data)
+        media_type = media_type_of(data)
         fits = media_type is not None and declared is not None and _agree(declared, media_type)
         if media_type is not None and (fits or not _is_opaque(declared)):
             made = _attachment(data, media_type, True)
@@ -272,37 +267,3 @@ def _agree(declared: str, found: str) -> bool:
     kinds = {declared.partition("/")[0], found.partition("/")[0]}
     same_kind = len(kinds) == 1 and "application" not in kinds
     return same_kind or declared in (found, _ANY) or kinds == _CONTAINERS
-
-
-def _media_type(data: bytes) -> str | None:
-    """Returns the type of a file with the magic bytes and the structure of a known format."""
-    if data[:8] == b"\x89PNG\r\n\x1a\n":
-        return "image/png" if _is_png(data) else None
-    if data[:3] == b"\xff\xd8\xff":
-        return "image/jpeg" if data.rstrip(b"\0")[-2:] == b"\xff\xd9" else None
-    if data[:6] in (b"GIF87a", b"GIF89a"):
-        return "image/gif" if data[-1:] == b";" else None
-    if data[:4] == b"RIFF" and len(data) - struct.unpack("<I", data[4:8])[0] in (8, 9):
-        return {b"WEBP": "image/webp", b"WAVE": "audio/wav"}.get(data[8:12])
-    if data[:5] == b"%PDF-":
-        return "application/pdf" if b"%%EOF" in data[-1024:] else None
-    if data[4:8] == b"ftyp":
-        brand = data[8:12]
-        return {b"avif": "image/avif", b"heic": "image/heic", b"M4A ": "audio/mp4"}.get(brand, "video/mp4")
-    if (found := _MAGIC.get(data[:4]) or _MAGIC.get(data[:3])) is not None:
-        return found
-    return "audio/mpeg" if data[:1] == b"\xff" and data[1] in (0xFB, 0xF3, 0xF2) else None
-
-
-def _is_png(data: bytes) -> bool:
-    """Checks the chain of chunks (PNG, section 5): IHDR first, IEND last and at the end of the data."""
-    at, first = 8, True
-    while at + 12 <= len(data):
-        (size,) = struct.unpack(">I", data[at : at + 4])
-        kind = data[at + 4 : at + 8]
-        if first and kind != b"IHDR":
-            return False
-        first, at = False, at + 12 + size
-        if kind == b"IEND":
-            return at == len(data)
-    return False

@@ -335,9 +335,9 @@ def test_a_full_outbox_of_attachments_stops_no_trajectory_and_is_reported_once(o
 def test_attachments_that_the_agent_lists_itself_stay_before_those_that_are_found(tmp_path):
     own = [{"name": "plan.txt", "bytes": 3}, {"name": "shot.png", "data": b64(FILES["image/png"])}]
     described = {"attachments": own}
-    with Recorder(tmp_path / "o.db", known_secrets=[]) as recorder:
-        with recorder.task("Look", metadata=described) as task:
-            task.turn(observation={"parts": [b64(FILES["image/gif"])]}, action="Noise.")
+    recorder = Recorder(tmp_path / "o.db", known_secrets=[])
+    with recorder, recorder.task("Look", metadata=described) as task:
+        task.turn(observation={"parts": [b64(FILES["image/gif"])]}, action="Noise.")
     listed = json.loads(body_of(tmp_path))["metadata"]["attachments"]
     assert listed[:2] == [own[0], {"name": "shot.png", "data": note("image/png", FILES["image/png"])}]
     assert {one["media_type"] for one in listed[2:]} == {"image/png", "image/gif"}
