@@ -5,7 +5,8 @@ scan of base64 costs a hundred times as much, finds nothing, and the text would 
 
 Invariants: data that decodes to text stays in place and is scanned, whatever type it declares. Only data
 whose magic bytes and structure are those of a picture, sound, film or PDF counts as one (``is_kept``). Other
-binary data of a declared type is replaced by a note, too, and its bytes are not kept anywhere.
+binary data is replaced by a note, too, if it is declared as one of these; its bytes are not kept anywhere.
+Text that only looks like base64 (hashes, paths, sequences) stays.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ import binascii
 import hashlib
 import json
 import re
-import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from onward.capture.media import media_type as media_type_of
 
 PREFIX = "attachments"
 """First part of the keys in the object store, before the day."""
@@ -32,13 +34,18 @@ _DATA_URL = re.compile(
     r"data:([\w.+-]+/[\w.+-]+)(?:;[\w.+-]+=[\w.+-]*)*;base64,([A-Za-z0-9+/_-]{256,}={0,2})"
 )
 _BASE64 = re.compile(r"[A-Za-z0-9+/_-]{254,}={0,2}")
-_BREAKS = str.maketrans("", "", "\r\n\t ")
+_OPAQUE = re.compile(r"(?:image|audio|video)/(?!.*xml$).+|application/(?:pdf|octet-stream)")
+"""Declared types of data that is never text."""
+_LETTERS = (re.compile("[A-Z]"), re.compile("[a-z]"), re.compile("[0-9]"))
+"""All three kinds occur in base64 of any length here; hashes and sequences lack one."""
 _DECLARED = ("media_type", "mime_type", "mediaType", "mimeType", "content_type", "contentType", "format")
 _FORMATS = {
     "png": "image/png", "jpg": "image/jpeg", "jpeg": "image/jpeg", "gif": "image/gif", "webp": "image/webp",
     "wav": "audio/wav", "mp3": "audio/mpeg", "flac": "audio/flac", "opus": "audio/ogg", "ogg": "audio/ogg",
     "pdf": "application/pdf", "mp4": "video/mp4", "webm": "video/webm",
 }  # fmt: skip
+_HALF = re.compile("[\ud800-\udfff]")
+"""Half of a pair of surrogates. No encoding has it, but an escape in JSON may name one."""
 _NOUNS = {"image": "picture", "audio": "sound", "video": "film", "application": "document"}
 _ANY = "application/octet-stream"
 _CONTAINERS = frozenset(("audio", "video"))
@@ -48,12 +55,6 @@ _STARTS = ("iVBORw0KGgo", "/9j/", "R0lGOD", "UklGR", "JVBERi0", "SUQz", "T2dnUw"
 _NOTE = re.compile(
     rf"\[(?:{'|'.join(_NOUNS.values())}|file|unreadable data) \S+ [\d.]+ [kM]?B sha256:[0-9a-f]{{64}}\]"
 )
-_MAGIC = {
-    b"ID3": "audio/mpeg",
-    b"OggS": "audio/ogg",
-    b"fLaC": "audio/flac",
-    b"\x1aE\xdf\xa3": "video/webm",
-}
 _RUN = re.compile(rf"(?<![A-Za-z0-9+/_-])(?:{'|'.join(_STARTS)})[A-Za-z0-9+/_-]{{{MIN_CHARS},}}={{0,2}}")
 _MEDIA_TYPE = re.compile(r"""["'](?:image|audio|video|application)/[\w.+-]+["']""")
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f]")
@@ -106,15 +107,16 @@ def separate(document: Any) -> tuple[Any, list[Attachment]]:
 def separate_trajectory(
     document: dict[str, Any], day: str | None = None
 ) -> tuple[dict[str, Any], list[Attachment]]:
-    """Works like ``separate`` and lists the attachments in ``metadata.attachments``. ``day`` (yyyymmdd) is
+    """Works like ``separate`` and adds the attachments to ``metadata.attachments``. ``day`` (yyyymmdd) is
     that of their keys if they are stored."""
     noted, found = separate(document)
     if not found:
         return document, []
     metadata = noted.get("metadata")
     if isinstance(metadata, dict):
-        listed = {**metadata, "attachments": [one.description(day) for one in found]}
-        noted = {**noted, "metadata": listed}
+        own = metadata.get("attachments")
+        listed = [*(own if isinstance(own, list) else ()), *(one.description(day) for one in found)]
+        noted = {**noted, "metadata": {**metadata, "attachments": listed}}
     return noted, found
 
 
@@ -127,7 +129,7 @@ def shown(part: Any) -> str:
 
 def note_of(data: bytes) -> str | None:
     """Returns the note of bytes that are a picture, sound, film or PDF; None for others."""
-    media_type = _media_type(data)
+    media_type = media_type_of(data)
     return None if media_type is None else _attachment(data, media_type, True).note
 
 
@@ -175,9 +177,9 @@ class _Separator:
                 return noted
         if "base64," in text:
             return _DATA_URL.sub(self._in_url, text)
-        if declared is not None or text[:20].strip().startswith(_STARTS):
-            packed = text.translate(_BREAKS)
-            if _BASE64.fullmatch(packed) is not None:
+        if _is_opaque(declared) or text[:20].lstrip().startswith(_STARTS):
+            packed = _packed(text)
+            if packed is not None:
                 return self._replaced(packed, declared) or text
         if any(start in text for start in _STARTS):
             return _RUN.sub(lambda run: self._replaced(run[0], None) or run[0], text)
@@ -185,13 +187,18 @@ class _Separator:
 
     def _json(self, text: str) -> str | None:
         """Separates within JSON text, as tools return it. Its form changes only if data was found. Returns
-        None for other text."""
+        None for other text, and for JSON that is nested too deeply."""
+        before = dict(self.found)
         try:
             document = json.loads(text)
+            noted = self.value(document, None)
+            if noted is document:
+                return text
+            told = json.dumps(noted, ensure_ascii=False)
         except (ValueError, RecursionError):
+            self.found = before
             return None
-        noted = self.value(document, None)
-        return text if noted is document else json.dumps(noted, ensure_ascii=False)
+        return _HALF.sub(lambda half: f"\\u{ord(half[0]):04x}", told)
 
     def _in_url(self, match: re.Match[str]) -> str:
         return self._replaced(match[2], match[1].lower()) or match[0]
@@ -200,11 +207,14 @@ class _Separator:
         data = _decoded(packed)
         if data is None or _is_text(data):
             return None
-        media_type = _media_type(data)
-        fits = media_type is not None and (declared is None or _agree(declared, media_type))
-        if not fits and declared is None:
+        media_type = media_type_of(data)
+        fits = media_type is not None and declared is not None and _agree(declared, media_type)
+        if media_type is not None and (fits or not _is_opaque(declared)):
+            made = _attachment(data, media_type, True)
+        elif declared is not None and _is_opaque(declared) and all(kind.search(packed) for kind in _LETTERS):
+            made = _attachment(data, declared, False)
+        else:
             return None
-        made = _attachment(data, media_type if fits and media_type else declared or _ANY, fits)
         return self.found.setdefault(made.sha256, made).note
 
 
@@ -221,6 +231,21 @@ def _declared(value: Mapping[Any, Any]) -> str | None:
             if re.fullmatch(r"[\w.+-]{1,40}/[\w.+-]{1,80}", given):
                 return given
     return None
+
+
+def _is_opaque(declared: str | None) -> bool:
+    return declared is not None and _OPAQUE.fullmatch(declared) is not None
+
+
+def _packed(text: str) -> str | None:
+    """Returns base64 without its line breaks; None for other text. Encoders make lines of one length, a
+    multiple of four; a list of names has others."""
+    lines = text.strip().replace("\r\n", "\n").split("\n")
+    width = len(lines[0])
+    if len(lines) > 1 and (width % 4 or any(len(line) != width for line in lines[1:-1])):
+        return None
+    packed = "".join(lines)
+    return packed if len(lines[-1]) <= width and _BASE64.fullmatch(packed) is not None else None
 
 
 def _decoded(packed: str) -> bytes | None:
@@ -242,37 +267,3 @@ def _agree(declared: str, found: str) -> bool:
     kinds = {declared.partition("/")[0], found.partition("/")[0]}
     same_kind = len(kinds) == 1 and "application" not in kinds
     return same_kind or declared in (found, _ANY) or kinds == _CONTAINERS
-
-
-def _media_type(data: bytes) -> str | None:
-    """Returns the type of a file with the magic bytes and the structure of a known format."""
-    if data[:8] == b"\x89PNG\r\n\x1a\n":
-        return "image/png" if _is_png(data) else None
-    if data[:3] == b"\xff\xd8\xff":
-        return "image/jpeg" if data.rstrip(b"\0")[-2:] == b"\xff\xd9" else None
-    if data[:6] in (b"GIF87a", b"GIF89a"):
-        return "image/gif" if data[-1:] == b";" else None
-    if data[:4] == b"RIFF" and len(data) - struct.unpack("<I", data[4:8])[0] in (8, 9):
-        return {b"WEBP": "image/webp", b"WAVE": "audio/wav"}.get(data[8:12])
-    if data[:5] == b"%PDF-":
-        return "application/pdf" if b"%%EOF" in data[-1024:] else None
-    if data[4:8] == b"ftyp":
-        brand = data[8:12]
-        return {b"avif": "image/avif", b"heic": "image/heic", b"M4A ": "audio/mp4"}.get(brand, "video/mp4")
-    if (found := _MAGIC.get(data[:4]) or _MAGIC.get(data[:3])) is not None:
-        return found
-    return "audio/mpeg" if data[:1] == b"\xff" and data[1] in (0xFB, 0xF3, 0xF2) else None
-
-
-def _is_png(data: bytes) -> bool:
-    """Checks the chain of chunks (PNG, section 5): IHDR first, IEND last and at the end of the data."""
-    at, first = 8, True
-    while at + 12 <= len(data):
-        (size,) = struct.unpack(">I", data[at : at + 4])
-        kind = data[at + 4 : at + 8]
-        if first and kind != b"IHDR":
-            return False
-        first, at = False, at + 12 + size
-        if kind == b"IEND":
-            return at == len(data)
-    return False

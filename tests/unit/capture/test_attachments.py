@@ -20,6 +20,7 @@ from PIL import Image
 
 from onward import Recorder
 from onward.bus.outbox import Outbox
+from onward.capture import attachments
 from onward.capture.attachments import MIN_CHARS, SUBJECT, separate, size_text
 from onward.capture.conversations import exchange
 from onward.capture.conversations.messages import conversation
@@ -136,6 +137,77 @@ def test_text_and_undeclared_data_stay_in_place_and_are_scanned(given):
     assert noted is given and found == []
 
 
+def test_half_a_surrogate_beside_a_picture_stays_an_escape(tmp_path):
+    data = FILES["image/png"]
+    told = '{"type": "image/png", "data": "%s", "title": "cut \\ud83d", "more": "é \\ud83d\\ude00 \\udc00"}'
+    noted, found = separate({"output": told % b64(data)})
+    assert noted["output"] == told.replace("\\ud83d\\ude00", "\U0001f600") % note("image/png", data)
+    assert len(found) == 1
+    with Recorder(tmp_path / "o.db", known_secrets=[]) as recorder, recorder.task("Look") as task:
+        task.turn(observation="Look", action={"tool_name": "shot"}, result=told % b64(data))
+        assert recorder.held() == []
+    assert "cut \\\\ud83d" in body_of(tmp_path) and b64(data) not in body_of(tmp_path)
+
+
+@pytest.mark.parametrize("depth", [300, 520, 900, 5000])
+def test_a_picture_in_json_of_any_depth_disturbs_nobody(depth, tmp_path):
+    picture = json.dumps({"type": "image/png", "data": b64(FILES["image/png"])})
+    deep = f"[{picture}, {'[' * depth}{']' * depth}]"
+    noted, found = separate({"output": deep})
+    assert len(found) == (noted["output"] != deep)
+    with Recorder(tmp_path / "o.db", known_secrets=[]) as recorder, recorder.task("Look") as task:
+        task.turn(observation="Look", action={"tool_name": "shot"}, result=deep)
+        task.finish()
+        assert recorder.stats().recorded == 1 and recorder.stats().held == 0
+
+
+HASHES = [hashlib.sha1(bytes([n])).hexdigest() for n in range(20)]
+FOLDERS = [f"src/package_{n}/{'Module' * (n % 4)}/file-{n}" for n in range(40)]
+SEQUENCE = ["ACGTTGCAACGTAGCTAGCTAGCATCGATCGATCGACTAGCTAGCATCGACTAGCATCGAT"] * 12
+PLAIN = {
+    "hashes": "\n".join(HASHES),
+    "hashes in a row": " ".join(HASHES),
+    "a hex dump": NOISE.hex(" ", 16),
+    "a hex dump in lines": NOISE.hex("\n", 32),
+    "folders": "\n".join(FOLDERS),
+    "words": "Every word here has only letters and blanks " * 10,
+    "a sequence": "\n".join(SEQUENCE),
+    "one long word": "Aa0" * 120,
+}
+TYPES = [
+    "text/plain", "text/markdown", "text/csv", "application/json", "application/x-ndjson", "application/xml",
+    "image/svg+xml", "application/x-unheard-of", "chemical/seq-na-fasta",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("media_type", TYPES)
+@pytest.mark.parametrize("kind", PLAIN)
+def test_plain_text_beside_its_declared_type_is_never_taken_for_data(kind, media_type):
+    for given in (
+        {"mimeType": media_type, "text": PLAIN[kind]},
+        [{"format": media_type, "a": [PLAIN[kind]]}],
+    ):
+        assert separate(given) == (given, [])
+        assert separate(json.dumps(given)) == (json.dumps(given), [])
+
+
+@pytest.mark.parametrize("media_type", ["image/png", "application/octet-stream", "audio/wav"])
+@pytest.mark.parametrize("kind", sorted(PLAIN.keys() - {"one long word"}))
+def test_a_list_beside_a_picture_stays(kind, media_type):
+    given = {"mimeType": media_type, "data": b64(FILES["image/png"]), "text": PLAIN[kind]}
+    assert separate(given)[0]["text"] == PLAIN[kind]
+
+
+def test_binary_data_of_a_type_that_may_be_text_stays():
+    url = f"data:text/plain;base64,{b64(NOISE)}"
+    assert separate([url, {"mimeType": "text/plain", "blob": b64(NOISE)}])[1] == []
+
+
+def test_a_picture_beside_a_type_of_text_is_a_picture():
+    noted, _ = separate({"mimeType": "text/plain", "text": b64(FILES["image/png"])})
+    assert noted["text"] == note("image/png", FILES["image/png"])
+
+
 @pytest.mark.parametrize(
     "data",
     [
@@ -222,3 +294,50 @@ def test_the_bytes_wait_beside_the_outbox_for_the_object_store(keep, tmp_path):
         (attached,) = Outbox(waiting).next_batch()
         assert (attached.subject, attached.msg_id, attached.body) == (SUBJECT, key, data)
         assert waiting.stat().st_mode & 0o077 == 0
+
+
+def test_a_task_is_searched_for_pictures_once(tmp_path, monkeypatch):
+    searched = []
+
+    def search(document: Any, separate: Any = attachments.separate) -> Any:
+        searched.append(document["trajectory_id"])
+        return separate(document)
+
+    monkeypatch.setattr(attachments, "separate", search)
+    with Recorder(tmp_path / "o.db", known_secrets=[], objects=tmp_path) as recorder:
+        with recorder.task("Look") as task:
+            task.turn(observation={"parts": [b64(FILES["image/png"])]}, action="Noise.")
+        assert searched == [task.trajectory_id]
+
+
+@pytest.mark.parametrize("on_full", ["raise", "block"])
+def test_a_full_outbox_of_attachments_stops_no_trajectory_and_is_reported_once(on_full, tmp_path, caplog):
+    data = Image.frombytes("RGB", (200, 200), random.Random(1).randbytes(120_000))
+    file = io.BytesIO()
+    data.save(file, "PNG")
+    large = {"media_type": "image/png", "data": b64(file.getvalue())}
+    small = {"media_type": "image/gif", "data": b64(FILES["image/gif"])}
+    settings: dict[str, Any] = {"objects": tmp_path, "max_bytes": 100_000, "on_full": on_full}
+    with Recorder(tmp_path / "o.db", known_secrets=[], **settings) as recorder:
+        for picture in (large, large, small, large):
+            with recorder.task("Look") as task:
+                task.turn(observation={"parts": [picture]}, action="Noise.")
+        assert recorder.stats().recorded == 4 and recorder.stats().failed == 0
+    with sqlite3.connect(tmp_path / "o.db") as connection:
+        rows = connection.execute("SELECT body FROM queue ORDER BY seq").fetchall()
+    listed = [json.loads(body)["metadata"]["attachments"][0] for (body,) in rows]
+    assert ["uri" in one for one in listed] == [False, False, True, False]
+    assert listed[0]["sha256"] == hashlib.sha256(file.getvalue()).hexdigest()
+    told = [one for one in caplog.records if "without the bytes of their pictures" in one.getMessage()]
+    assert len(told) == 2  # it had room for the small picture in between
+
+
+def test_attachments_that_the_agent_lists_itself_stay_before_those_that_are_found(tmp_path):
+    own = [{"name": "plan.txt", "bytes": 3}, {"name": "shot.png", "data": b64(FILES["image/png"])}]
+    described = {"attachments": own}
+    recorder = Recorder(tmp_path / "o.db", known_secrets=[])
+    with recorder, recorder.task("Look", metadata=described) as task:
+        task.turn(observation={"parts": [b64(FILES["image/gif"])]}, action="Noise.")
+    listed = json.loads(body_of(tmp_path))["metadata"]["attachments"]
+    assert listed[:2] == [own[0], {"name": "shot.png", "data": note("image/png", FILES["image/png"])}]
+    assert {one["media_type"] for one in listed[2:]} == {"image/png", "image/gif"}

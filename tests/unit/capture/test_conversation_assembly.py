@@ -12,7 +12,7 @@ import openai
 import pytest
 
 from onward import Recorder, wrap_openai
-from onward.capture.conversations.assembly import Assembly
+from onward.capture.conversations.assembly import Assembly, _JsonEnd
 
 KIEL, BREST = '{"port": "Kiel"}', '{"port": "Brest"}'
 
@@ -103,6 +103,71 @@ def test_two_calls_are_two_calls_however_they_are_streamed(way):
 def test_whole_calls_without_any_id_are_told_apart(index):
     made = calls_of([piece(index, name="tide", arguments=KIEL)], [piece(index, name="tide", arguments=BREST)])
     assert made == [(None, "tide", KIEL), (None, "tide", BREST)]
+
+
+class Piece(str):
+    """Text that counts the letters that are copied when it is added to another text."""
+
+    copied = 0
+
+    def __radd__(self, other: str) -> str:
+        Piece.copied += len(other)
+        return Piece(str(other) + str(self))
+
+    def __add__(self, other: str) -> str:
+        Piece.copied += len(self)
+        return Piece(str(self) + str(other))
+
+
+LONG = json.dumps({"port": 'Kiel } \\ " { ' * 2000, "list": [{"a": []}]})
+PIECES = [LONG[at : at + 4] for at in range(0, len(LONG), 4)]
+GROWING: dict[str, list[dict[str, Any]]] = {
+    "as documented": [piece(0, "a", "tide", ""), *[piece(0, arguments=Piece(one)) for one in PIECES]],
+    "a new id in every piece": [
+        piece(0, "a", "tide", ""),
+        *[piece(0, f"x{n}", arguments=Piece(one)) for n, one in enumerate(PIECES)],
+    ],
+    "the name in every piece": [piece(0, name="tide", arguments=Piece(one)) for one in PIECES],
+    "id and name in every piece": [piece(0, "a", "tide", Piece(one)) for one in PIECES],
+}
+
+
+@pytest.mark.parametrize("way", GROWING)
+def test_the_work_for_a_piece_does_not_grow_with_the_arguments_before_it(way, monkeypatch):
+    parsed = []
+    monkeypatch.setattr(json, "loads", lambda text, loads=json.loads: parsed.append(len(text)) or loads(text))
+    Piece.copied = 0
+    ((_, name, arguments),) = calls_of(*[[one] for one in GROWING[way]])
+    assert (name, arguments) == ("tide", LONG)
+    assert Piece.copied == 0 and sum(parsed) <= len(LONG)
+
+
+def test_the_brackets_are_examined_once_for_each_letter(monkeypatch):
+    seen: list[str] = []
+    examine = _JsonEnd._add
+    monkeypatch.setattr(_JsonEnd, "_add", lambda end, letter: seen.append(letter) or examine(end, letter))
+    calls_of(*[[one] for one in GROWING["as documented"]])
+    assert seen == []
+    calls_of(*[[one] for one in GROWING["a new id in every piece"]])
+    assert len(seen) <= len(LONG)
+
+
+@pytest.mark.parametrize("name", ["content", "refusal", "reasoning_content"])
+def test_the_work_for_a_piece_does_not_grow_with_the_text_before_it(name):
+    Piece.copied = 0
+    message = message_of(*[chunk(**{name: Piece(one)}) for one in PIECES])
+    assert message[name] == LONG and Piece.copied == 0
+
+
+@pytest.mark.parametrize("first", ["{'port': 1}", '{"a": "}"', "[1}", "{} x", "text", "  ", '{"a": 1}}'])
+def test_arguments_that_are_no_json_go_on(first):
+    made = calls_of([piece(0, "a", "tide", first)], [piece(0, "x", arguments="more")])
+    assert made == [("a", "tide", first + "more")]
+
+
+def test_parts_of_a_chunk_that_are_no_text_lose_nothing_else():
+    odd: Any = {"refusal": 5, "audio": {"transcript": 3}, "reasoning_details": [{"text": 7}, 8]}
+    assert message_of(chunk(content="a"), chunk(**odd), chunk(content="b"))["content"] == "ab"
 
 
 def test_one_id_at_two_indexes_is_two_calls():

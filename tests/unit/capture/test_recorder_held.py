@@ -227,7 +227,7 @@ def test_holding_a_task_loads_no_part_of_a_server(tmp_path):
     code = (
         "import sys; from onward import Recorder; r = Recorder(sys.argv[1])\n"
         "def broken(_): raise RuntimeError\n"
-        "r._preparer.prepare = broken\n"
+        "r._preparer.prepare_with_attachments = broken\n"
         "with r.task('x') as t: t.turn(observation='o', action='a')\n"
         "heavy = ('nats', 'fastapi', 'obstore', 'chdb', 'structlog', 'onward.config', 'torch', 'asyncio')\n"
         "print(r.stats().held, [m for m in heavy if m in sys.modules])"

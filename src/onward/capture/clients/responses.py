@@ -89,7 +89,8 @@ class ResponseAssembly:
         self._latest: dict[str, Any] = {}
         """The response as an event repeated it, whole in the last event."""
         self._items: dict[Any, dict[str, Any]] = {}
-        self._texts: dict[Any, dict[str, str]] = {}
+        self._texts: dict[Any, dict[str, list[str]]] = {}
+        """Pieces of the texts of an item that is still being sent."""
         self.is_complete = False
 
     @property
@@ -118,14 +119,15 @@ class ResponseAssembly:
         elif kind.endswith(".delta") and isinstance(told.get("delta"), str):
             texts = self._texts.setdefault(place, {})
             name = kind.removeprefix("response.").removesuffix(".delta")
-            texts[name] = texts.get(name, "") + told["delta"]
+            texts.setdefault(name, []).append(told["delta"])
 
     def completion(self) -> dict[str, Any]:
         return completion(self.document)
 
     def _item(self, place: Any) -> dict[str, Any]:
         """Returns an item of the output; one that is still being sent has the pieces that came."""
-        item, texts = dict(self._items[place]), self._texts.get(place) or {}
+        item = dict(self._items[place])
+        texts = {name: "".join(pieces) for name, pieces in (self._texts.get(place) or {}).items()}
         if "output_text" in texts or "refusal" in texts:
             item["content"] = [
                 {"type": name, "text" if name == "output_text" else name: texts[name]}

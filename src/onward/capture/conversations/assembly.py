@@ -3,7 +3,8 @@
 Servers differ in how they send tool calls: with or without an index or an id, both once or in each chunk, the
 name in pieces or repeated, one index for several calls. ``_Calls`` has the rules.
 
-Invariants: a chunk that cannot be read is skipped: the caller has priority.
+Invariants: a chunk that cannot be read is skipped: the caller has priority. The work for a chunk does not
+grow with what came before, as it delays the caller: pieces are joined at the end.
 """
 
 from __future__ import annotations
@@ -42,73 +43,84 @@ class Assembly:
 
 class _Choice:
     def __init__(self) -> None:
-        self._parts = MessageParts()
-        self._reasoning: dict[str, str] = {}
-        self._details: dict[tuple[Any, Any], dict[str, Any]] = {}
-        self._transcript = ""
+        self._text: list[str] = []
+        self._refusal: list[str] = []
+        self._others: list[Any] = []
+        self._reasoning: dict[str, list[str]] = {}
+        self._details: dict[tuple[Any, Any], tuple[dict[str, Any], list[str]]] = {}
+        self._transcript: list[str] = []
         self._images: list[Any] = []
         self._calls = _Calls()
-        self._legacy: dict[str, str] | None = None
+        self._legacy: _Function | None = None
         self._finish: str | None = None
 
     def add(self, choice: Mapping[str, Any]) -> None:
         self._finish = choice.get("finish_reason") or self._finish
-        if isinstance(choice.get("text"), str):  # a legacy completion
-            self._parts.text += choice["text"]
+        _append(self._text, choice.get("text"))  # a legacy completion
         delta = choice.get("delta") or {}
         self._add_content(delta.get("content"))
-        self._parts.refusal += delta.get("refusal") or ""
+        _append(self._refusal, delta.get("refusal"))
         for name in _REASONING:
             if isinstance(delta.get(name), str):
-                self._reasoning[name] = self._reasoning.get(name, "") + delta[name]
+                self._reasoning.setdefault(name, []).append(delta[name])
         for detail in delta.get("reasoning_details") or ():
             self._add_detail(detail)
-        self._transcript += (delta.get("audio") or {}).get("transcript") or ""
+        _append(self._transcript, (delta.get("audio") or {}).get("transcript"))
         self._images += delta.get("images") or ()
         for part in delta.get("tool_calls") or ():
             self._calls.add(part)
         if delta.get("function_call"):
-            self._legacy = self._legacy or {"name": "", "arguments": ""}
-            _extend(self._legacy, delta["function_call"], is_repeat=bool(self._legacy["arguments"]))
+            self._legacy = self._legacy or _Function()
+            self._legacy.extend(delta["function_call"], is_repeat=self._legacy.has_arguments)
 
     def _add_content(self, content: Any) -> None:
         """Adds content; a thought in pieces becomes one thought."""
+        if isinstance(content, str):
+            self._text.append(content)
+            return
         pieces = MessageParts()
         read_content(content, pieces)
-        self._parts.text += pieces.text
-        self._parts.refusal += pieces.refusal
-        self._parts.others += pieces.others
+        self._text.append(pieces.text)
+        self._refusal.append(pieces.refusal)
+        self._others += pieces.others
         if pieces.thoughts:
-            self._reasoning["parts"] = self._reasoning.get("parts", "") + "".join(pieces.thoughts)
+            self._reasoning.setdefault("parts", []).extend(pieces.thoughts)
 
     def _add_detail(self, detail: Any) -> None:
         if not isinstance(detail, Mapping):
             return
-        kept = self._details.setdefault((detail.get("type"), detail.get("index")), {**detail, "text": ""})
-        kept["text"] += detail.get("text") or detail.get("summary") or ""
-        kept.pop("summary", None)
+        place = (detail.get("type"), detail.get("index"))
+        _, pieces = self._details.setdefault(place, (dict(detail), []))
+        _append(pieces, detail.get("text") or detail.get("summary"))
 
     def document(self) -> dict[str, Any]:
-        message: dict[str, Any] = {"role": "assistant", "content": self._parts.text or None}
-        if self._parts.others:
-            text = [{"type": "text", "text": self._parts.text}] if self._parts.text else []
-            message["content"] = [*text, *self._parts.others]
-        if self._parts.refusal:
-            message["refusal"] = self._parts.refusal
-        thoughts: dict[str, Any] = {name: text for name, text in self._reasoning.items() if text}
+        text, refusal, transcript = map("".join, (self._text, self._refusal, self._transcript))
+        message: dict[str, Any] = {"role": "assistant", "content": text or None}
+        if self._others:
+            message["content"] = [*([{"type": "text", "text": text}] if text else []), *self._others]
+        if refusal:
+            message["refusal"] = refusal
+        whole = {name: "".join(pieces) for name, pieces in self._reasoning.items()}
+        thoughts: dict[str, Any] = {name: text for name, text in whole.items() if text}
         if "parts" in thoughts:
             thoughts["thinking_blocks"] = [{"type": "thinking", "thinking": thoughts.pop("parts")}]
         message |= thoughts
         if self._details:
-            message["reasoning_details"] = list(self._details.values())
-        if self._transcript:
-            message["audio"] = {"transcript": self._transcript}
+            message["reasoning_details"] = [
+                {
+                    **{name: value for name, value in first.items() if name != "summary"},
+                    "text": "".join(pieces),
+                }
+                for first, pieces in self._details.values()
+            ]
+        if transcript:
+            message["audio"] = {"transcript": transcript}
         if self._images:
             message["images"] = self._images
         if calls := self._calls.in_order():
             message["tool_calls"] = calls
         if self._legacy is not None:
-            message["function_call"] = self._legacy
+            message["function_call"] = self._legacy.document()
         return {"message": message, "finish_reason": self._finish}
 
 
@@ -124,7 +136,8 @@ class _Calls:
     """
 
     def __init__(self) -> None:
-        self._all: list[tuple[int | None, dict[str, Any]]] = []
+        self._all: list[_Call] = []
+        self._named: dict[str, list[_Call]] = {}
 
     def add(self, part: Mapping[str, Any]) -> None:
         function = part.get("function") or part.get("custom") or {}
@@ -132,53 +145,135 @@ class _Calls:
         name, arguments = function.get("name") or "", function.get("arguments") or function.get("input") or ""
         call = self._continued(index, identity, bool(name), bool(arguments))
         if call is None:
-            call = {"id": identity, "type": "function", "function": {"name": "", "arguments": ""}}
-            self._all.append((index, call))
-        is_repeat = bool(call["function"]["arguments"]) or (identity is not None and bool(name))
-        call["id"] = call["id"] or identity
-        _extend(call["function"], {"name": name, "arguments": arguments}, is_repeat=is_repeat)
+            call = _Call(index)
+            self._all.append(call)
+        is_repeat = call.function.has_arguments or (identity is not None and bool(name))
+        if call.identity is None and identity is not None:
+            call.identity = identity
+            self._named.setdefault(str(identity), []).append(call)
+        call.function.extend({"name": name, "arguments": arguments}, is_repeat=is_repeat)
 
     def in_order(self) -> list[dict[str, Any]]:
         """Returns the calls by their indexes if all have one, else as they came."""
-        if any(index is None for index, _ in self._all):
-            return [call for _, call in self._all]
-        return [call for _, call in sorted(self._all, key=lambda one: one[0] or 0)]
+        calls = self._all
+        if all(call.index is not None for call in calls):
+            calls = sorted(calls, key=lambda call: call.index or 0)
+        return [call.document() for call in calls]
 
     def _continued(
         self, index: int | None, identity: str | None, has_name: bool, has_arguments: bool
-    ) -> dict[str, Any] | None:
+    ) -> _Call | None:
         """Returns the call that a chunk continues; None for a new call."""
-        here = [call for place, call in self._all if index is None or place in (index, None)]
-        same = [(place, call) for place, call in self._all if identity and call["id"] == identity]
-        for place, call in reversed(same):
-            if index is None or place in (index, None) or (not here and not has_name):
+        latest = next((call for call in reversed(self._all) if call.is_at(index)), None)
+        for call in reversed(self._named.get(str(identity), ())):
+            if call.is_at(index) or (latest is None and not has_name):
                 return call
-        if not here:
+        if latest is None:
             return None
-        latest = here[-1]
-        complete = _is_complete(latest["function"]["arguments"])
-        if identity is not None and latest["id"] is not None:
-            return latest if has_arguments and not has_name and not complete else None
-        if has_name and has_arguments and complete:
+        if identity is not None and latest.identity is not None:
+            only_arguments = has_arguments and not has_name
+            return latest if only_arguments and not latest.function.is_complete() else None
+        if has_name and has_arguments and latest.function.is_complete():
             return None
         return latest
 
 
-def _extend(function: dict[str, str], more: Mapping[str, Any], *, is_repeat: bool) -> None:
-    """Adds a piece of a call. A name that is sent whole again (``is_repeat``) is not added twice."""
-    name, arguments = more.get("name") or "", more.get("arguments") or ""
-    if not (is_repeat and name == function["name"]):
-        function["name"] += name
-    function["arguments"] += (
-        arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-    )
+class _Function:
+    """A function that is called: its name and its arguments, in pieces."""
+
+    def __init__(self) -> None:
+        self._name = ""
+        self._pieces: list[str] = []
+        self._end = _JsonEnd()
+        self._examined = 0
+        self._is_json: bool | None = None
+        """Known once the end is reached."""
+
+    @property
+    def has_arguments(self) -> bool:
+        return bool(self._pieces)
+
+    def extend(self, more: Mapping[str, Any], *, is_repeat: bool) -> None:
+        """Adds a piece. A name that is sent whole again (``is_repeat``) is not added twice."""
+        name, arguments = more.get("name") or "", more.get("arguments") or ""
+        if not (is_repeat and name == self._name):
+            self._name += name
+        if arguments:
+            whole = not isinstance(arguments, str)
+            self._pieces.append(json.dumps(arguments, ensure_ascii=False) if whole else arguments)
+
+    def is_complete(self) -> bool:
+        """Returns whether the arguments so far are a JSON object or list. Each piece is examined once."""
+        for piece in self._pieces[self._examined :]:
+            self._end.add(piece)
+        self._examined = len(self._pieces)
+        if not self._end.is_reached:
+            return False
+        if self._is_json is None:
+            self._is_json = _is_json("".join(self._pieces))
+        return self._is_json
+
+    def document(self) -> dict[str, Any]:
+        return {"name": self._name, "arguments": "".join(self._pieces)}
 
 
-def _is_complete(arguments: str) -> bool:
-    if not arguments.strip().startswith(("{", "[")):
-        return False
+class _Call:
+    def __init__(self, index: int | None) -> None:
+        self.index = index
+        self.identity: str | None = None
+        self.function = _Function()
+
+    def is_at(self, index: int | None) -> bool:
+        return index is None or self.index is None or self.index == index
+
+    def document(self) -> dict[str, Any]:
+        return {"id": self.identity, "type": "function", "function": self.function.document()}
+
+
+class _JsonEnd:
+    """Finds the end of a JSON object or list by its brackets, piece by piece."""
+
+    def __init__(self) -> None:
+        self.is_reached = False
+        """True while all brackets are closed and nothing but blanks follows."""
+        self._depth = 0
+        self._in_text = False
+        self._is_escaped = False
+        self._is_broken = False
+
+    def add(self, piece: str) -> None:
+        for letter in piece:
+            if self._is_broken:
+                return
+            self._add(letter)
+
+    def _add(self, letter: str) -> None:
+        if self._in_text:
+            if self._is_escaped:
+                self._is_escaped = False
+            elif letter == "\\":
+                self._is_escaped = True
+            elif letter == '"':
+                self._in_text = False
+        elif letter in "{[" and not self.is_reached:
+            self._depth += 1
+        elif letter in "}]" and self._depth:
+            self._depth -= 1
+            self.is_reached = self._depth == 0
+        elif self._depth:
+            self._in_text = letter == '"'
+        elif not letter.isspace():
+            self._is_broken, self.is_reached = True, False
+
+
+def _append(pieces: list[str], piece: Any) -> None:
+    if isinstance(piece, str):
+        pieces.append(piece)
+
+
+def _is_json(text: str) -> bool:
     try:
-        json.loads(arguments)
+        json.loads(text)
     except (ValueError, RecursionError):
         return False
     return True

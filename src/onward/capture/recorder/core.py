@@ -143,6 +143,8 @@ class Recorder(Forking):
         self._lock = threading.Lock()
         self._counts: dict[str, int] = {"recorded": 0, "opted_out": 0, "failed": 0}
         self._full_since: float | None = None
+        self._misses_attachments = False
+        """True while the outbox of attachments is full."""
         self._before_close: list[Callable[[], Callable[[], object] | None]] = []
         self._closed = threading.Event()
         self._drainer: Drainer | None = None
@@ -239,7 +241,7 @@ class Recorder(Forking):
             self._start_drainer()
             # It may have been recorded already, by a process that was killed before it dropped the held copy.
             with suppress(ConflictError):
-                self._put(data, document["trajectory_id"], beside)
+                self._put(document, data, beside)
             self._held.drop(held.held_id)
             self._count("recorded")
             recorded += 1
@@ -310,7 +312,7 @@ class Recorder(Forking):
                 self._hold(document, error)
                 return
             self._start_drainer()
-            self._put(data, document["trajectory_id"], beside)
+            self._put(document, data, beside)
         except BaseException:
             self._count("failed")
             raise
@@ -335,32 +337,48 @@ class Recorder(Forking):
 
     def _prepare(self, document: dict[str, Any]) -> tuple[bytes, list[Outgoing]]:
         """Returns the message of a trajectory, and its attachments."""
-        return self._preparer.prepare(document), self._preparer.attachments(document)
+        return self._preparer.prepare_with_attachments(document)
 
-    def _put(self, data: bytes, trajectory_id: str, beside: list[Outgoing]) -> None:
+    def _put(self, document: dict[str, Any], data: bytes, beside: list[Outgoing]) -> None:
+        if not self._put_attachments(beside):
+            data = self._preparer.prepare(document)
         # Real time: an agent is blocked in real time, whatever the clock of its records.
         until = None if self._block_seconds is None else time.monotonic() + self._block_seconds
         while True:
             try:
-                if self._attachments is not None:
-                    self._attachments.put_all(beside)
-                self._outbox.put(subjects.TRAJECTORY, data, msg_id=trajectory_id, headers=HEADERS)
+                name = document["trajectory_id"]
+                self._outbox.put(subjects.TRAJECTORY, data, msg_id=name, headers=HEADERS)
                 self._full_since = None
                 return
             except OutboxFullError as error:
-                self._tell_full(error)
+                if self._full_since is None:
+                    self._full_since = time.monotonic()
+                    self._tell_full(str(error))
                 late = until is not None and time.monotonic() >= until
                 if self._on_full == "raise" or late or self._closed.is_set():
                     raise
             self._closed.wait(_BLOCK_SECONDS)
 
-    def _tell_full(self, error: OutboxFullError) -> None:
-        """Sends one alert each time that the outbox becomes full, not one for each task."""
-        if self._full_since is None:
-            self._full_since = time.monotonic()
-            _log.error("alert", kind="outbox_full", message=str(error))
-            if self._drainer is not None:
-                self._drainer.alert("outbox_full", str(error))
+    def _put_attachments(self, beside: list[Outgoing]) -> bool:
+        """Returns False if their outbox has no room: the trajectory is then recorded without them. It never
+        waits: a store that is away for long must not stop the agent."""
+        if self._attachments is None or not beside:
+            return True
+        try:
+            self._attachments.put_all(beside)
+        except OutboxFullError as error:
+            if not self._misses_attachments:
+                self._misses_attachments = True
+                self._tell_full(f"Trajectories are recorded without the bytes of their pictures: {error}")
+            return False
+        self._misses_attachments = False
+        return True
+
+    def _tell_full(self, message: str) -> None:
+        """Sends an alert: one each time that an outbox becomes full, not one for each task."""
+        _log.error("alert", kind="outbox_full", message=message)
+        if self._drainer is not None:
+            self._drainer.alert("outbox_full", message)
 
     def _start_drainer(self) -> None:
         url, token = self._nats

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from onward.bus.outbox import Outgoing
 from onward.capture import claim_check
-from onward.capture.attachments import SUBJECT, separate, separate_trajectory
+from onward.capture.attachments import SUBJECT, Attachment, separate_trajectory
 from onward.capture.conversations import turns
 from onward.contracts import Trajectory, canonical_json, validate
 from onward.errors import ContractError
@@ -48,29 +48,34 @@ class Preparer:
         self._limit = claim_check.BODY_BYTES if has_store else claim_check.DIRECT_BYTES
 
     def prepare(self, document: dict[str, Any]) -> bytes:
-        """Returns canonical JSON without secrets. Raises RedactionError, ContractError."""
+        """Returns canonical JSON without secrets; its attachments are stored nowhere. Raises RedactionError,
+        ContractError."""
+        return self._prepare(document, None)[0]
+
+    def prepare_with_attachments(self, document: dict[str, Any]) -> tuple[bytes, list[Outgoing]]:
+        """Returns what ``prepare`` does, and the attachments that it refers to, for their outbox. They are
+        not redacted."""
+        day = document["end_timestamp"][:10].replace("-", "") if self._keeps_attachments else None
+        data, found = self._prepare(document, day)
+        keyed = [(one.key(day), one) for one in found] if day is not None else []
+        return data, [Outgoing(SUBJECT, one.data, key) for key, one in keyed if key is not None]
+
+    def redact(self, document: dict[str, Any]) -> dict[str, Any]:
+        """Returns the document without secrets and with notes in place of pictures. Raises RedactionError."""
+        return self._redact(document, None)[0]
+
+    def _prepare(self, document: dict[str, Any], day: str | None) -> tuple[bytes, list[Attachment]]:
         if len(document["turns"]) > turns.MAX_TURNS:
             raise ContractError(
                 "too_many_turns", f"A trajectory takes at most {turns.MAX_TURNS} turns: split the task."
             )
-        return self.encode(self.redact(document))
+        redacted, found = self._redact(document, day)
+        return self.encode(redacted), found
 
-    def redact(self, document: dict[str, Any]) -> dict[str, Any]:
-        """Returns the document without secrets and with notes in place of pictures. Raises RedactionError."""
-        noted, _ = separate_trajectory(document, self._day(document))
+    def _redact(self, document: dict[str, Any], day: str | None) -> tuple[dict[str, Any], list[Attachment]]:
+        noted, found = separate_trajectory(document, day)
         with _REDACTING:
-            return self._redactor.trajectory(noted).document
-
-    def attachments(self, document: dict[str, Any]) -> list[Outgoing]:
-        """Returns the pictures and other attachments of a document, for the outbox. They are not redacted."""
-        day = self._day(document)
-        if day is None:
-            return []
-        keyed = [(one.key(day), one) for one in separate(document)[1]]
-        return [Outgoing(SUBJECT, one.data, key) for key, one in keyed if key is not None]
-
-    def _day(self, document: dict[str, Any]) -> str | None:
-        return document["end_timestamp"][:10].replace("-", "") if self._keeps_attachments else None
+            return self._redactor.trajectory(noted).document, found
 
     def encode(self, redacted: dict[str, Any]) -> bytes:
         """Cuts, checks and encodes a document that is redacted already. Raises ContractError."""
