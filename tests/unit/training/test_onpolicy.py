@@ -316,6 +316,12 @@ def test_a_run_that_gets_worse_hands_out_its_best_and_keeps_the_last_beside_it(
     assert len(figures) == 4 and figures[-1] < figures[0] == max(figures)
     told = events[-1]["metrics"]["handed_out"]
     assert told == {"step": 0, "of": 3, "by": "held-out success", "figure": figures[0]}
+    metrics = checkpoints.verify(folder / "checkpoint").metrics
+    held_out = metrics["held_out"]
+    assert [held_out[when]["success"] for when in ("before", "after")] == [figures[0]] * 2
+    assert metrics["last"]["held_out"]["success"] == figures[-1]
+    assert "success_rate" in metrics["last"] and "success_rate" not in metrics  # no update made the start
+    assert checkpoints.verify(folder / "last").metrics["held_out"]["after"]["success"] == figures[-1]
     assert checkpoints.verify(folder / "last").adapter_digest != events[-1]["adapter_digest"]
     again = make_job(environment=plan(held_out=32, steps=1), algorithm="rloo", learning_rate=1e-12)
     shutil.copytree(folder / "checkpoint", again / "adapter")

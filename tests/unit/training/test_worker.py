@@ -277,6 +277,9 @@ def test_the_best_policy_by_the_evaluation_is_handed_out_and_the_last_beside_it(
     assert events[-1]["metrics"]["handed_out"] == {
         "step": 0, "of": 9, "by": "loss on --eval", "figure": told[0]["eval_loss"],
     }  # fmt: skip
+    metrics = events[-1]["metrics"]
+    assert metrics["eval_loss"] == told[0]["eval_loss"] and "loss" not in metrics
+    assert metrics["last"]["eval_loss"] == told[-1]["eval_loss"] and metrics["steps"] == 9
     from onward.lm.policy import Policy
 
     base = Policy.load(job.parent / "base")
