@@ -74,7 +74,9 @@ class Display:
             )
         elif kind == "eval":
             named = ", ".join(
-                f"{name.removeprefix('eval_')} {event[name]:.4f}" for name in EVALUATED if name in event
+                f"{name.removeprefix('eval_')} {_number(event[name], 4)}"
+                for name in EVALUATED
+                if name in event
             )
             self._say(f"On --eval after step {event['step']}: {named}.")
         elif kind == "stopping" and event["times"] == 1:
@@ -187,5 +189,5 @@ def verdict(before: float | None, after: float | None) -> str:
     return " That is not better than before: keep the old policy, or train longer (--steps, --lr)."
 
 
-def _number(value: float | None) -> str:
-    return "unknown" if value is None else f"{value:.3f}"
+def _number(value: float | None, digits: int = 3) -> str:
+    return "unknown" if value is None else f"{value:.{digits}f}"

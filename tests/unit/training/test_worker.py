@@ -296,6 +296,42 @@ def test_the_best_policy_by_the_evaluation_is_handed_out_and_the_last_beside_it(
         assert checkpoints.verify(job / "last").adapter_digest != events[-1]["adapter_digest"]
 
 
+@pytest.mark.parametrize("algorithm", ["sft", "dpo"])
+def test_an_evaluation_that_is_not_finite_is_null_and_never_the_best(
+    job: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], algorithm: str
+) -> None:
+    """The run's events are JSON, which has no NaN; the policy before it stays the best."""
+    monkeypatch.setattr(worker, "die_with_parent", lambda: None)
+    monkeypatch.setattr(worker.Stop, "listen", lambda self: None)
+    _change(job, algorithm=algorithm, epochs=3, eval_every=1, min_reward=None if algorithm == "dpo" else 0.0)
+    _words(job, ["two", "three"] * 2)
+    _words(job, ["two", "three"], name=dataset.EVAL_FILE)
+    kind = methods.SupervisedMethod if algorithm == "sft" else methods.PreferenceMethod
+    losses = iter([2.0, float("nan"), 1.0, float("inf"), *[float("nan")] * 20])
+    monkeypatch.setattr(kind, "judge", lambda self, rows: {"eval_loss": next(losses), "eval_accuracy": 0.5})
+    assert worker.main(job) == 0
+    events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    told = [event for event in events if event["event"] == "eval"]
+    assert [one["eval_loss"] for one in told[:4]] == [2.0, None, 1.0, None]
+    handed_out = events[-1]["metrics"]["handed_out"]
+    assert (handed_out["step"], handed_out["figure"]) == (2, 1.0)
+    assert "eval_loss" not in events[-1]["metrics"]["last"]
+
+
+def test_a_rate_that_ruins_every_number_ends_with_a_sentence(
+    job: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(worker, "die_with_parent", lambda: None)
+    monkeypatch.setattr(worker.Stop, "listen", lambda self: None)
+    _change(job, algorithm="sft", epochs=3, learning_rate=1e30, min_reward=0.0)
+    _words(job, ["two"] * 6)
+    _words(job, ["three"] * 2, name=dataset.EVAL_FILE)
+    assert worker.main(job) == 1
+    events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [one["eval_loss"] for one in events if one["event"] == "eval"][1:] == [None] * 3
+    assert (events[-1]["event"], events[-1]["code"]) == ("failed", "CONVERGENCE")
+
+
 def test_a_run_that_was_killed_knows_the_same_best(
     job: Path, events: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

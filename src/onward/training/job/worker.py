@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 import pickle
 import resource
@@ -220,8 +221,12 @@ class _Run:
         trajectories = rows.trajectories_of(lines, self.spec, policy, report, method.max_tokens)
 
         def judge(step: int, found: dict[str, Any]) -> tuple[dict[str, Any], bool]:
-            figures = method.judge(trajectories)
-            emit("eval", step=step, excluded=dict(report), **figures)
+            judged = method.judge(trajectories)
+            figures = {name: value for name, value in judged.items() if math.isfinite(value)}
+            # JSON has no NaN; a policy whose loss is none or infinite is the worst
+            emit("eval", step=step, excluded=dict(report), **{name: figures.get(name) for name in judged})
+            if "eval_loss" not in figures:
+                return figures, False
             return figures, self.kept.offer(step, -figures["eval_loss"], metrics={**found, **figures})
 
         return judge
