@@ -398,3 +398,35 @@ def test_dpo_refers_to_its_start_to_the_base_or_to_a_policy_in_a_folder(
     assert found["adapter"] == pytest.approx(0.693147, abs=1e-5)  # the same policy, from its folder
     assert abs(found["base"] - 0.693147) > 1e-3
     assert found["model"] == pytest.approx(found["base"], abs=1e-5)
+
+
+def test_dpo_that_trains_all_weights_refers_to_an_adapter_of_the_network_as_it_was(
+    job: Path, events: list[dict[str, Any]]
+) -> None:
+    """A new adapter changes nothing, so the reference is the start in both runs."""
+    _change(job, algorithm="sft", epochs=1, learning_rate=1e-12, min_reward=0.0)
+    _words(job, ["two", "three"] * 2)
+    assert worker.main(job) == 0, events[-1]
+    found = {}
+    for reference in ("start", "reference"):
+        folder = job.parent / f"refers to {reference}"
+        folder.mkdir()
+        shutil.copy(job / "spec.json", folder)
+        shutil.copytree(job / "checkpoint", folder / "reference")
+        _change(
+            folder,
+            algorithm="dpo",
+            full=True,
+            reference=reference,
+            epochs=4,
+            learning_rate=1e-2,
+            min_reward=None,
+        )
+        _words(folder, ["two", "one one one"])
+        _words(folder, ["two", "one one one"], name=dataset.EVAL_FILE)
+        begun = len(events)
+        assert worker.main(folder) == 0, events[-1]
+        found[reference] = [event["eval_loss"] for event in events[begun:] if event["event"] == "eval"]
+    assert found["reference"] == pytest.approx(found["start"], abs=1e-4)
+    assert found["reference"][0] == pytest.approx(0.693147, abs=1e-5)
+    assert found["reference"][-1] < 0.6
