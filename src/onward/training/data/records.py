@@ -120,13 +120,14 @@ def refuse_not_finite(value: object) -> None:
 
 def conversation(where: str, record: Mapping[str, Any]) -> Line:
     """Returns the line of a conversation. Raises ConfigError, LeftOutError."""
-    reward, outcome = record.get("reward", 1.0), record.get("success")
+    outcome = record.get("success")
+    if outcome is not None and outcome not in (True, False):
+        raise ConfigError(f"{where} has a success that is neither true nor false: give one, or leave it out.")
+    reward = record.get("reward", 1.0 if outcome is None else float(outcome))
     if isinstance(reward, bool) or not isinstance(reward, int | float):
         raise ConfigError(f"{where} has a reward that is no number: give one, or leave it out for sft.")
     if not math.isfinite(reward):
         raise LeftOutError("not_finite")
-    if outcome is not None and outcome not in (True, False):
-        raise ConfigError(f"{where} has a success that is neither true nor false: give one, or leave it out.")
     if outcome is None and "reward" not in record:
         outcome = True  # a demonstration
     talk = messages.messages_of(where, record["messages"])
