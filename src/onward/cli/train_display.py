@@ -172,7 +172,10 @@ def _duration(seconds: float) -> str:
 def handed_out(told: dict[str, Any], out: Path, where: str) -> str:
     """Returns a sentence on which policy of a run is its result, and why."""
     step, last = told["step"], told["of"]
-    why = f"the best {told['by']} ({told['figure']:.3f})"
+    which = "highest" if told["by"] == "held-out success" else "lowest"
+    count = told["evaluations"]
+    among = f", the {which} of {count} evaluations" if count > 1 else ""
+    why = f"the best {told['by']} ({told['figure']:.3f}{among})"
     if step == last:
         return f"Handed out: the policy after the last step, {step}, which has {why}."
     which = "the start, since no later policy was better," if step == 0 else f"the policy after step {step},"

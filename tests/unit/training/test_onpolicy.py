@@ -315,7 +315,7 @@ def test_a_run_that_gets_worse_hands_out_its_best_and_keeps_the_last_beside_it(
     figures = [event["success"] for event in events if event["event"] == "held_out"]
     assert len(figures) == 4 and figures[-1] < figures[0] == max(figures)
     told = events[-1]["metrics"]["handed_out"]
-    assert told == {"step": 0, "of": 3, "by": "held-out success", "figure": figures[0]}
+    assert told == {"step": 0, "of": 3, "by": "held-out success", "figure": figures[0], "evaluations": 4}
     metrics = checkpoints.verify(folder / "checkpoint").metrics
     held_out = metrics["held_out"]
     assert [held_out[when]["success"] for when in ("before", "after")] == [figures[0]] * 2

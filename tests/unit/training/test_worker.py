@@ -275,7 +275,7 @@ def test_the_best_policy_by_the_evaluation_is_handed_out_and_the_last_beside_it(
     told = [event for event in events if event["event"] == "eval"]
     assert [one["step"] for one in told] == [0, 3, 6, 9] and told[-1]["eval_loss"] > told[0]["eval_loss"]
     assert events[-1]["metrics"]["handed_out"] == {
-        "step": 0, "of": 9, "by": "loss on --eval", "figure": told[0]["eval_loss"],
+        "step": 0, "of": 9, "by": "loss on --eval", "figure": told[0]["eval_loss"], "evaluations": 4,
     }  # fmt: skip
     metrics = events[-1]["metrics"]
     assert metrics["eval_loss"] == told[0]["eval_loss"] and "loss" not in metrics

@@ -298,7 +298,9 @@ class _Run:
         if kept.step is not None:
             by = "held-out success" if spec.plays else "loss on --eval"
             figure = kept.figures[0] if spec.plays else -kept.figures[0]
-            metrics["handed_out"] = {"step": kept.step, "of": last, "by": by, "figure": figure}
+            metrics["handed_out"] = {
+                "step": kept.step, "of": last, "by": by, "figure": figure, "evaluations": kept.evaluations,
+            }  # fmt: skip
         told = self._write(policy, method, self.folder / ("model" if spec.full else "checkpoint"), metrics)
         emit(
             "done",
