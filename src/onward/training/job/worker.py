@@ -14,6 +14,7 @@ import math
 import os
 import pickle
 import resource
+import shutil
 import signal
 import sys
 import time
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     from onward.training.job.kept import KeptPolicy
     from onward.training.job.methods import Method
 
+LAST = "last"
+"""Folder of the policy after the last step, if another one is handed out."""
 STOPPED = 3
 """Exit code after a requested stop."""
 PASSED = (*COMPUTING, *CALLING, KEY_VARIABLE)
@@ -289,8 +292,9 @@ class _Run:
         if spec.not_as_asked:
             run["not_as_asked"] = spec.not_as_asked
         kept, metrics = self.kept, {**last_step, **run}
+        shutil.rmtree(self.folder / LAST, ignore_errors=True)  # of an end before the run was extended
         if kept.step is not None and kept.step != last:
-            self._write(policy, method, self.folder / "last", metrics)
+            self._write(policy, method, self.folder / LAST, metrics)
             kept.put_back()
             if spec.full:
                 policy.weights.unpack()
