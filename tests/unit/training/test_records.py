@@ -128,6 +128,12 @@ def test_a_mistyped_field_is_refused_and_another_unknown_one_is_named(tmp_path: 
     assert excluded.unread == {"source": f"{tmp_path / 'data.jsonl'}, record 2"}
 
 
+@pytest.mark.parametrize("name", ["idx", "uid", "_id", "ids", "tool", "grp"])
+def test_a_short_unknown_field_is_named_and_never_taken_for_a_mistyped_one(tmp_path: Path, name: str) -> None:
+    lines, report = _read(tmp_path, _talk(SAID, **{name: 7}))
+    assert len(lines) == 1 and report.unread == {name: f"{tmp_path / 'data.jsonl'}, record 1"}
+
+
 def test_a_line_of_a_dataset_must_have_what_a_job_writes(tmp_path: Path) -> None:
     line = {"trajectory_id": "a", "task_type": "t", "group_key": None, "outcome": 0.0, "success": False,
             "unparsable": False, "raw_total": 0.0, "messages": [ASK, SAID]}  # fmt: skip

@@ -36,6 +36,8 @@ _FIELDS: dict[str, frozenset[str]] = {
 """Form of a record → its fields. Published documents are open: their schemas allow others."""
 _TYPO = 0.8
 """Similarity from which an unknown field is taken for a mistyped one."""
+_SHORTEST = 5
+"""Letters from which a name is compared: shorter ones, such as idx, uid and id, are alike by chance."""
 
 
 def form_of(where: str, record: Mapping[str, Any]) -> str:
@@ -66,7 +68,8 @@ def name_unread(where: str, record: Mapping[str, Any], form: str, excluded: Data
     for name in record if known is not None else ():
         if known is None or name in known or name in _WITHOUT_EFFECT:
             continue
-        near = difflib.get_close_matches(name, known - set(record), 1, _TYPO)
+        comparable = [one for one in known - set(record) if len(one) >= _SHORTEST]
+        near = difflib.get_close_matches(name, comparable, 1, _TYPO) if len(name) >= _SHORTEST else []
         if near:
             raise ConfigError(
                 f"{where} has the field {name[:40]!r}, which is not read: rename it to {near[0]!r}, if that "
