@@ -61,7 +61,8 @@ from onward.lm.tiny import build_tiny
 from onward.progress import Bars
 from onward.training.data import conversations
 from onward.training.job import methods
-from onward.training.job.local import demonstrations
+from onward.training.job.kept import KeptPolicy
+from onward.training.job.local import RunOptions, demonstrations
 from onward.training.job.onpolicy import OnPolicy, RunProgress
 from onward.training.spec.environment_plan import EnvironmentPlan
 from onward.training.spec.request import JobSpec
@@ -170,7 +171,7 @@ def warm(name: str, folder: Path, bars: Bars) -> Path:
             episodes = asyncio.run(rollouts(LocalSource(one), player, one.panel("train", n=200)))
             spoken += [[dict(message) for message in episode.messages] for episode in episodes]
     else:
-        spoken = [line["messages"] for line in demonstrations(chosen, name, 400)]
+        spoken = demonstrated(name, 400)
     messages = [message for one in spoken for message in one]
     words = tiny_base.answer_words(messages)
     texts = [str(message["content"]) for message in messages] + ["system\n", "user\n", "assistant\n"] * 400
@@ -193,6 +194,13 @@ def warm(name: str, folder: Path, bars: Bars) -> Path:
     return folder
 
 
+def demonstrated(name: str, count: int) -> list[list[dict[str, Any]]]:
+    """Returns conversations in which a built-in environment's own reference solves training tasks."""
+    plan = EnvironmentPlan(place=name, max_tokens=(TASKS | MORE)[name].max_tokens)
+    wanted = RunOptions("sft", "tiny", None, Path(), env=name)
+    return [line["messages"] for line in demonstrations(wanted, plan, count)]
+
+
 def spec_of(name: str, algorithm: str, seed: int, folder: Path, quick: bool) -> JobSpec:
     task = (TASKS | MORE)[name]
     plan = EnvironmentPlan.model_validate(
@@ -200,7 +208,7 @@ def spec_of(name: str, algorithm: str, seed: int, folder: Path, quick: bool) -> 
             "place": name,
             "steps": 2 if quick else task.steps,
             "episodes": 16 if quick else task.episodes,
-            "held_out": task.held_out,
+            "held_out": 8 if quick else task.held_out,
             "max_tokens": task.max_tokens,
             "horizon": task.horizon,
         }
@@ -227,11 +235,13 @@ def run(spec: JobSpec, source: LocalSource, told: Any) -> dict[str, Any]:
             told(facts["step"])
 
     started, cpu = time.perf_counter(), time.process_time()
-    playing = OnPolicy(
-        methods.make(policy, spec), source, spec, course=RunProgress(), emit=emit, save=lambda _: False,
-        stop=lambda: None,
-    )  # fmt: skip
-    found = asyncio.run(playing.run())
+    method = methods.make(policy, spec)
+    with tempfile.TemporaryDirectory() as scratch:
+        playing = OnPolicy(
+            method, source, spec, course=RunProgress(), emit=emit, save=lambda _: False, stop=lambda: None,
+            kept=KeptPolicy(Path(scratch), method.tensors, None),
+        )  # fmt: skip
+        found = asyncio.run(playing.run())  # the figures after are those of the last policy
     return {
         "before": found["held_out"]["before"]["reward"],
         "after": found["held_out"]["after"]["reward"],

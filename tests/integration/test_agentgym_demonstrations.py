@@ -13,7 +13,9 @@ from textcraft_world import GOALS, served_textcraft
 from onward.errors import ConfigError
 from onward.training.job import local
 from onward.training.job.local import RunOptions
-from onward.training.spec import environment_plan as plans
+
+RESERVED = {1, 4, 6, 7}
+"""Tasks that are never trained on: SHA-256 of textcraft/N, its first 8 bytes divisible by 5."""
 
 Served = tuple[str, list[tuple[str, dict[str, Any]]]]
 
@@ -39,9 +41,8 @@ def test_the_solver_shows_training_tasks_and_what_it_cannot_solve_is_left_out(
 ) -> None:
     place, asked = served
     prepared = local.prepare(options(place, tmp_path))
-    held_out = set(plans.spread(len(GOALS), 2))
-    assert shown(prepared) == set(range(len(GOALS))) - held_out - {GOALS.index("coal pit")}
-    assert held_out.isdisjoint(body["data_idx"] for path, body in asked if path == "reset")
+    assert shown(prepared) == set(range(len(GOALS))) - RESERVED - {GOALS.index("coal pit")}
+    assert RESERVED.isdisjoint(body["data_idx"] for path, body in asked if path == "reset")
     line = next(line for line in prepared.lines or () if "oak planks." in line["messages"][1]["content"])
     assert [message["content"] for message in line["messages"] if message["role"] == "assistant"] == [
         "Action: get 1 oak log",
@@ -49,20 +50,22 @@ def test_the_solver_shows_training_tasks_and_what_it_cannot_solve_is_left_out(
     ]
     assert (line["success"], line["outcome"]) == (True, 1.0)
 
+    other = local.prepare(options(place, tmp_path, plan={"held_out": 0}))
+    assert shown(other) == shown(prepared)
+
 
 def test_attempts_in_a_file_are_played_again_and_only_successes_count(served: Served, tmp_path: Path) -> None:
     place, _ = served
-    train = [at for at in range(len(GOALS)) if at not in plans.spread(len(GOALS), 2)]
-    right = ["Action: get 2 birch log", "Thought: now.\nAction: craft 4 birch planks using 1 birch log"]
+    train = [at for at in range(len(GOALS)) if at not in RESERVED]
+    right = ["Action: get 2 oak log", "Thought: now.\nAction: craft 4 oak planks using 1 oak log"]
     records = [
         {"item_id": f"textcraft_{at}", "messages": [{"role": "assistant", "content": one} for one in right]}
         for at in train
     ]
     path = tmp_path / "attempts.jsonl"
     path.write_text("".join(json.dumps(record) + "\n" for record in records))
-    assert shown(local.prepare(options(place, tmp_path, data=[path]))) == {GOALS.index("birch planks")}
-    held_out = plans.spread(len(GOALS), 2)[0]
-    path.write_text(json.dumps({**records[0], "item_id": f"textcraft_{held_out}"}))
+    assert shown(local.prepare(options(place, tmp_path, data=[path]))) == {GOALS.index("oak planks")}
+    path.write_text(json.dumps({**records[0], "item_id": f"textcraft_{min(RESERVED)}"}))
     with pytest.raises(ConfigError, match="all of them held out or unknown"):
         local.prepare(options(place, tmp_path, data=[path]))
 
@@ -71,7 +74,7 @@ def test_a_player_that_solves_nothing_is_told_before_anything_is_trained(
     served: Served, tmp_path: Path
 ) -> None:
     place, _ = served
-    with pytest.raises(ConfigError, match="None of 6 demonstrations succeeded in textcraft"):
+    with pytest.raises(ConfigError, match="None of 4 demonstrations succeeded in textcraft"):
         local.prepare(options(place, tmp_path, solver="textcraft_world:helpless"))
 
 

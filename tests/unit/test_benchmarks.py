@@ -74,6 +74,25 @@ def test_a_benchmark_measures_the_model_it_names(
     assert measured(monkeypatch, tmp_path, "--model", str(folder))[0] == folder
 
 
+@pytest.mark.slow
+def test_the_benchmark_of_algorithms_runs_on_the_present_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every algorithm, and demonstrations of a built-in environment, each as small as can be."""
+    pytest.importorskip("torch")
+    monkeypatch.syspath_prepend(str(FOLDER))
+    program = importlib.import_module("lm_algorithms")
+    file = tmp_path / "result.json"
+    monkeypatch.setattr(sys, "argv", ["lm_algorithms.py", "--quick", "--json", str(file)])
+    assert program.main() == 0
+    result = json.loads(file.read_text(encoding="utf-8"))
+    assert [(run["task"], run["algorithm"]) for run in result["runs"]] == [
+        ("first", "reinforce"), ("first", "rloo"), ("first", "ppo"),
+    ]  # fmt: skip
+    spoken = program.demonstrated("crafting", 2)
+    assert len(spoken) == 2 and all(talk[-1]["role"] == "assistant" for talk in spoken)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["redaction", "lm_sampling", "reward"])
 def test_quick_runs_and_writes_json(name: str, tmp_path: Path) -> None:

@@ -74,7 +74,9 @@ class Display:
             )
         elif kind == "eval":
             named = ", ".join(
-                f"{name.removeprefix('eval_')} {event[name]:.4f}" for name in EVALUATED if name in event
+                f"{name.removeprefix('eval_')} {_number(event[name], 4)}"
+                for name in EVALUATED
+                if name in event
             )
             self._say(f"On --eval after step {event['step']}: {named}.")
         elif kind == "stopping" and event["times"] == 1:
@@ -170,7 +172,10 @@ def _duration(seconds: float) -> str:
 def handed_out(told: dict[str, Any], out: Path, where: str) -> str:
     """Returns a sentence on which policy of a run is its result, and why."""
     step, last = told["step"], told["of"]
-    why = f"the best {told['by']} ({told['figure']:.3f})"
+    which = "highest" if told["by"] == "held-out success" else "lowest"
+    count = told["evaluations"]
+    among = f", the {which} of {count} evaluations" if count > 1 else ""
+    why = f"the best {told['by']} ({told['figure']:.3f}{among})"
     if step == last:
         return f"Handed out: the policy after the last step, {step}, which has {why}."
     which = "the start, since no later policy was better," if step == 0 else f"the policy after step {step},"
@@ -187,5 +192,5 @@ def verdict(before: float | None, after: float | None) -> str:
     return " That is not better than before: keep the old policy, or train longer (--steps, --lr)."
 
 
-def _number(value: float | None) -> str:
-    return "unknown" if value is None else f"{value:.3f}"
+def _number(value: float | None, digits: int = 3) -> str:
+    return "unknown" if value is None else f"{value:.{digits}f}"

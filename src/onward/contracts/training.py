@@ -157,7 +157,10 @@ class TrainingMetrics(Part):
 
 
 class EvaluationResults(Part):
-    holdout_reward: Number | None = optional("Mean reward on the held-out set.")
+    holdout_reward: Number | None = optional(
+        "Mean reward of the released policy on the held-out set. That policy has the highest success of N "
+        "evaluations (metrics.current.handed_out), so this is above its mean on other tasks."
+    )
     benchmark_scores: dict[Text, Number] | None = optional("Score by benchmark task.")
     improvement_over_baseline: Number | None = optional("Improvement over the base model.")
 

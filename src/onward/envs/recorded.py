@@ -36,7 +36,7 @@ def read(paths: Sequence[Path]) -> dict[int, list[str]]:
 
 def _records(path: Path) -> list[Any]:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read ({type(error).__name__}): give a file of JSON.") from None
     try:
@@ -45,7 +45,7 @@ def _records(path: Path) -> list[Any]:
     except ValueError:
         pass
     records = []
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.split("\n"), 1):  # a text may hold other line separators
         if line.strip():
             try:
                 records.append(json.loads(line))

@@ -30,7 +30,7 @@ CHAT = {
 
 def read(tmp_path: Path, text: str) -> dict[int, list[str]]:
     path = tmp_path / "attempts.json"
-    path.write_text(text)
+    path.write_bytes(text.encode())
     return recorded.read([path])
 
 
@@ -41,6 +41,16 @@ def test_answers_are_read_by_task_and_the_agreement_to_the_instructions_is_none(
     }
     assert read(tmp_path, json.dumps([AGENT_TRAJ, CHAT])) == expected
     assert read(tmp_path, f"{json.dumps(AGENT_TRAJ)}\n\n{json.dumps(CHAT)}\n") == expected
+
+
+@pytest.mark.parametrize("separator", ["\u2028", "\x85", "\u2029", "\x0b", "\x1c"])
+def test_other_line_separators_and_a_byte_order_mark_are_no_harm(tmp_path: Path, separator: str) -> None:
+    said = f"Action: get{separator}1 log"
+    record = {"task": 3, "messages": [{"role": "assistant", "content": said}]}
+    lines = "".join(json.dumps(one, ensure_ascii=False) + "\r\n" for one in (record, AGENT_TRAJ))
+    found = read(tmp_path, "\ufeff" + lines)
+    assert found[3] == [said] and 17 in found
+    assert read(tmp_path, "\ufeff" + json.dumps([record], ensure_ascii=False)) == {3: [said]}
 
 
 def test_the_first_attempt_at_a_task_counts(tmp_path: Path) -> None:

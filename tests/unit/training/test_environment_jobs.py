@@ -12,6 +12,7 @@ from trainer_world import World, asked
 from onward.contracts import TrainingRequest
 from onward.errors import TrainingError
 from onward.training import checkpoints
+from onward.training.job import onpolicy, worker
 from onward.training.role import trainer as service
 from onward.training.spec import recipes, request
 
@@ -46,6 +47,38 @@ async def test_a_job_learns_in_an_environment_and_commits_what_it_measured(
     assert status["evaluation_results"] == {
         "holdout_reward": held_out["after"]["reward"],
         "improvement_over_baseline": held_out["after"]["reward"] - held_out["before"]["reward"],
+    }
+
+
+async def test_a_job_reports_the_held_out_reward_of_the_policy_that_it_releases(
+    tmp_path: Path, arms_base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last policy is the worst of three here, and the first of them is the checkpoint."""
+    measured = iter([(0.5, 0.4), (0.75, 0.7), (0.25, 0.2), (0.0, 0.1)])
+
+    async def evaluate(self: onpolicy.OnPolicy, when: str) -> dict[str, Any]:
+        success, reward = next(measured)
+        return {"success": success, "reward": reward, "episodes": 16, "unscored": 0}
+
+    monkeypatch.setattr(onpolicy.OnPolicy, "_evaluate", evaluate)
+    said: list[dict[str, Any]] = []
+    monkeypatch.setattr(worker, "emit", lambda event, **facts: said.append({"event": event, **facts}))
+    monkeypatch.setattr(worker, "die_with_parent", lambda: None)
+    monkeypatch.setattr(worker.Stop, "listen", lambda self: None)
+    plan = {"name": "arms_environment:ARMS", "episodes": 16, "max_tokens": 3, "steps": 3, "group_size": 4}
+    settings = World(tmp_path, training={"environments": ["arms_environment:ARMS"]}).settings
+    spec = request.resolve(
+        asked(plan), settings, recipes.for_model("tiny"), model_folder=str(arms_base), start_digest=None,
+        epoch=1,
+    )  # fmt: skip
+    (tmp_path / "spec.json").write_text(spec.model_dump_json())
+    assert await asyncio.to_thread(worker.main, tmp_path) == 0, said[-1]
+    metrics = said[-1]["metrics"]
+    assert metrics["handed_out"]["step"] == 1 and metrics["handed_out"]["of"] == 3
+    assert metrics["last"]["held_out"]["reward"] == 0.1
+    assert service.evaluation_results(metrics) == {
+        "holdout_reward": 0.7,
+        "improvement_over_baseline": pytest.approx(0.3),
     }
 
 

@@ -16,8 +16,9 @@ from job_world import Events, MakeJob
 from onward.lm.learner import Learner
 from onward.lm.sampler import Sampler
 from onward.training import checkpoints
-from onward.training.job import actor, worker
+from onward.training.job import actor, onpolicy, worker
 from onward.training.spec.environment_plan import EnvironmentPlan
+from onward.training.spec.request import JobSpec
 
 pytestmark = pytest.mark.slow
 
@@ -315,12 +316,40 @@ def test_a_run_that_gets_worse_hands_out_its_best_and_keeps_the_last_beside_it(
     figures = [event["success"] for event in events if event["event"] == "held_out"]
     assert len(figures) == 4 and figures[-1] < figures[0] == max(figures)
     told = events[-1]["metrics"]["handed_out"]
-    assert told == {"step": 0, "of": 3, "by": "held-out success", "figure": figures[0]}
+    assert told == {"step": 0, "of": 3, "by": "held-out success", "figure": figures[0], "evaluations": 4}
+    metrics = checkpoints.verify(folder / "checkpoint").metrics
+    held_out = metrics["held_out"]
+    assert [held_out[when]["success"] for when in ("before", "after")] == [figures[0]] * 2
+    assert metrics["last"]["held_out"]["success"] == figures[-1]
+    assert "success_rate" in metrics["last"] and "success_rate" not in metrics  # no update made the start
+    assert checkpoints.verify(folder / "last").metrics["held_out"]["after"]["success"] == figures[-1]
     assert checkpoints.verify(folder / "last").adapter_digest != events[-1]["adapter_digest"]
     again = make_job(environment=plan(held_out=32, steps=1), algorithm="rloo", learning_rate=1e-12)
     shutil.copytree(folder / "checkpoint", again / "adapter")
     assert worker.main(again) == 0, events[-1]
     assert [event["success"] for event in events if event["event"] == "held_out"][4] == figures[0]
+
+
+def test_the_last_policy_of_an_earlier_end_is_removed_when_the_new_last_one_is_the_best(
+    make_job: MakeJob, events: Events, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run is extended by a step (--resume --steps), after which no policy is better than the last."""
+    measured = iter([0.5, 0.25, 0.25, 0.25, 0.75])
+
+    async def evaluate(self: onpolicy.OnPolicy, when: str) -> dict[str, Any]:
+        success = next(measured)
+        return {"success": success, "reward": success, "episodes": 8, "unscored": 0}
+
+    monkeypatch.setattr(onpolicy.OnPolicy, "_evaluate", evaluate)
+    folder = make_job(environment=plan(steps=2), algorithm="rloo")
+    assert worker.main(folder) == 0, events[-1]
+    assert (folder / "last").is_dir() and events[-1]["metrics"]["handed_out"]["step"] == 0
+    spec = JobSpec.model_validate_json((folder / "spec.json").read_bytes())
+    (folder / "spec.json").write_text(
+        spec.model_copy(update={"environment": plan(steps=3)}).model_dump_json()
+    )
+    assert worker.main(folder) == 0, events[-1]
+    assert events[-1]["metrics"]["handed_out"]["step"] == 3 and not (folder / "last").exists()
 
 
 def test_a_job_of_the_service_never_hands_out_its_start(make_job: MakeJob, events: Events) -> None:

@@ -44,16 +44,36 @@ class Silent:
         return [TaskRef("textcraft", "all", index) for index in range(n)]
 
 
+RESERVED = [1, 4, 6, 7, 14, 53, 59, 60, 62, 65, 76, 78, 79, 88, 99]
+"""The reserved tasks of TextCraft up to 99: SHA-256 of textcraft/N, its first 8 bytes divisible by 5."""
+
+
 def test_held_out_tasks_of_a_server_come_from_all_of_its_range() -> None:
-    """TextCraft sorts its goals by depth: 125, 291, 117 and 11 of depths 1 to 4."""
+    """TextCraft sorts its goals by depth: 125, 291, 117 and 11 of depths 1 to 4; 20, 58, 17 and 4 of them are
+    reserved."""
     ends = [125, 416, 533, 544]
     plan = EnvironmentPlan(place="http://x", held_out=50)
     train, held_out = plans.panels(plan, cast(Any, Silent(544)))
     counts = [sum(task.index < end for task in held_out) for end in ends]
-    assert counts[0] in (11, 12) and counts[1] in (38, 39) and counts[2] in (48, 49) and counts[3] == 50
-    assert sorted(task.index for task in (*train, *held_out)) == list(range(544))
+    assert counts[0] in (10, 11) and counts[1] in (39, 40) and counts[2] in (47, 48, 49) and counts[3] == 50
+    assert len(train) == 544 - 99 and {task.index for task in train}.isdisjoint(RESERVED)
+    assert {task.index for task in held_out if task.index < 100} <= set(RESERVED)
     again = EnvironmentPlan(place="http://x", held_out=50, panel_seed=7)
     assert plans.panels(again, cast(Any, Silent(544)))[1] == held_out
+    assert plans.panels(EnvironmentPlan(place="http://x"), cast(Any, Silent(544)))[1] == held_out
+
+
+def test_no_option_lets_a_run_train_on_what_another_run_holds_out() -> None:
+    options: list[dict[str, Any]] = [
+        {}, {"held_out": 0}, {"held_out": 24}, {"held_out": 99}, {"tasks": 100}, {"panel_seed": 3},
+        {"tasks": 543},
+    ]  # fmt: skip
+    found = [
+        plans.panels(EnvironmentPlan(place="http://x", **one), cast(Any, Silent(544))) for one in options
+    ]
+    trained = {task.index for train, _ in found for task in train}
+    tried = {task.index for _, held_out in found for task in held_out}
+    assert len(tried) == 99 and trained.isdisjoint(tried)
 
 
 def test_a_server_of_unknown_size_has_200_tasks_or_as_many_as_were_asked_for() -> None:
@@ -61,11 +81,24 @@ def test_a_server_of_unknown_size_has_200_tasks_or_as_many_as_were_asked_for() -
         train, held_out = plans.panels(EnvironmentPlan(place="http://x", **asked), cast(Any, Silent()))
         return len(train), len(held_out)
 
-    assert sizes() == (150, 50)
-    assert sizes(tasks=8, held_out=3) == (5, 3)
-    assert sizes(tasks=8, held_out=0) == (8, 0)
-    with pytest.raises(ConfigError, match="leave none to train on"):
-        sizes(tasks=8, held_out=8)
+    assert sizes() == (168, 32)
+    assert sizes(tasks=8, held_out=3) == (4, 3)
+    assert sizes(tasks=8, held_out=0) == (4, 0)
+    with pytest.raises(ConfigError, match="5 held-out tasks were asked for, and 4 of the 8 tasks"):
+        sizes(tasks=8, held_out=5)
+    alone = plans.panels(EnvironmentPlan(place="http://x", tasks=1), cast(Any, Silent()))
+    assert [task.index for task in alone[0]] == [0] and alone[1] == []
+
+
+def test_a_server_with_reserved_tasks_alone_is_refused() -> None:
+    class Reserved(Silent):
+        def panel(self, split: str | None, seed: int, n: int | None = None) -> list[TaskRef]:
+            return [TaskRef("textcraft", "all", index) for index in RESERVED]
+
+    with pytest.raises(
+        ConfigError, match="15 tasks, 15 of them reserved for evaluation, leave none to train"
+    ):
+        plans.panels(EnvironmentPlan(place="http://x", held_out=1), cast(Any, Reserved()))
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ from scored_trajectories import sampling, task
 
 from onward.errors import ConfigError
 from onward.training.data import conversations, dataset, files
+from onward.training.data.report import DataReport
 
 ASK = {"role": "user", "content": "weather?"}
 SCHEMA = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
@@ -126,6 +129,28 @@ def test_a_mistyped_field_is_refused_and_another_unknown_one_is_named(tmp_path: 
     lines, excluded = _read(tmp_path, _talk(SAID), _talk(SAID, source="forum"), _talk(SAID, source="mail"))
     assert len(lines) == 3 and not excluded
     assert excluded.unread == {"source": f"{tmp_path / 'data.jsonl'}, record 2"}
+
+
+@pytest.mark.parametrize("name", ["idx", "uid", "_id", "ids", "tool", "grp"])
+def test_a_short_unknown_field_is_named_and_never_taken_for_a_mistyped_one(tmp_path: Path, name: str) -> None:
+    lines, report = _read(tmp_path, _talk(SAID, **{name: 7}))
+    assert len(lines) == 1 and report.unread == {name: f"{tmp_path / 'data.jsonl'}, record 1"}
+
+
+@pytest.mark.parametrize(
+    "copied",
+    [copy.copy, copy.deepcopy, DataReport.copy, lambda report: pickle.loads(pickle.dumps(report))],
+    ids=["copy", "deepcopy", "method", "pickle"],
+)
+def test_a_copy_of_a_report_has_counts_places_and_fields_of_its_own(copied: Any) -> None:
+    report = DataReport()
+    report.leave_out("unscored", "a.jsonl, record 1")
+    report.unread["source"] = "a.jsonl, record 2"
+    again = copied(report)
+    assert type(again) is DataReport and again == {"unscored": 1} and again.text == report.text
+    assert again.unread == report.unread
+    again.leave_out("unscored", "a.jsonl, record 3")
+    assert report.text == "1 unscored (a.jsonl, record 1)"
 
 
 def test_a_line_of_a_dataset_must_have_what_a_job_writes(tmp_path: Path) -> None:

@@ -72,6 +72,18 @@ def test_a_conversation_without_a_reward_is_a_demonstration_for_sft_and_unscored
         assert [line["outcome"] for line in lines] == [0, 1, 0, 1] and excluded == {"unscored": 1}
 
 
+def test_a_success_without_a_reward_is_the_reward(tmp_path: Path) -> None:
+    """A conversation that says that it failed is no example to imitate."""
+    said = [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "4"}]
+    records = [{"messages": said, "success": told, "group": "a"} for told in (False, True, 0, 1)]
+    for algorithm in ("sft", "dpo"):
+        lines, excluded = files.read([_file(tmp_path, *records)], algorithm)
+        assert [line["outcome"] for line in lines] == [line["raw_total"] for line in lines] == [0, 1, 0, 1]
+        assert [line["success"] for line in lines] == [False, True, False, True] and not excluded
+    (graded,), _ = files.read([_file(tmp_path, {"messages": said, "success": False, "reward": 0.5})], "sft")
+    assert (graded["outcome"], graded["success"]) == (0.5, False)
+
+
 def test_case_18_files_that_hold_a_remnant_of_what_was_sampled_are_refused(tmp_path: Path) -> None:
     void = {"tokens_void": True, "token_ids": [], "logprobs": [], "prompt_ids": []}
     told = {"metadata": {"outcome": {"status": "failed"}}}

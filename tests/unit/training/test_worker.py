@@ -275,8 +275,11 @@ def test_the_best_policy_by_the_evaluation_is_handed_out_and_the_last_beside_it(
     told = [event for event in events if event["event"] == "eval"]
     assert [one["step"] for one in told] == [0, 3, 6, 9] and told[-1]["eval_loss"] > told[0]["eval_loss"]
     assert events[-1]["metrics"]["handed_out"] == {
-        "step": 0, "of": 9, "by": "loss on --eval", "figure": told[0]["eval_loss"],
+        "step": 0, "of": 9, "by": "loss on --eval", "figure": told[0]["eval_loss"], "evaluations": 4,
     }  # fmt: skip
+    metrics = events[-1]["metrics"]
+    assert metrics["eval_loss"] == told[0]["eval_loss"] and "loss" not in metrics
+    assert metrics["last"]["eval_loss"] == told[-1]["eval_loss"] and metrics["steps"] == 9
     from onward.lm.policy import Policy
 
     base = Policy.load(job.parent / "base")
@@ -291,6 +294,42 @@ def test_the_best_policy_by_the_evaluation_is_handed_out_and_the_last_beside_it(
         moved = base.add_adapter("last", job / "last").params
         assert any(not bool((start[name] == moved[name]).all()) for name in start)
         assert checkpoints.verify(job / "last").adapter_digest != events[-1]["adapter_digest"]
+
+
+@pytest.mark.parametrize("algorithm", ["sft", "dpo"])
+def test_an_evaluation_that_is_not_finite_is_null_and_never_the_best(
+    job: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], algorithm: str
+) -> None:
+    """The run's events are JSON, which has no NaN; the policy before it stays the best."""
+    monkeypatch.setattr(worker, "die_with_parent", lambda: None)
+    monkeypatch.setattr(worker.Stop, "listen", lambda self: None)
+    _change(job, algorithm=algorithm, epochs=3, eval_every=1, min_reward=None if algorithm == "dpo" else 0.0)
+    _words(job, ["two", "three"] * 2)
+    _words(job, ["two", "three"], name=dataset.EVAL_FILE)
+    kind = methods.SupervisedMethod if algorithm == "sft" else methods.PreferenceMethod
+    losses = iter([2.0, float("nan"), 1.0, float("inf"), *[float("nan")] * 20])
+    monkeypatch.setattr(kind, "judge", lambda self, rows: {"eval_loss": next(losses), "eval_accuracy": 0.5})
+    assert worker.main(job) == 0
+    events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    told = [event for event in events if event["event"] == "eval"]
+    assert [one["eval_loss"] for one in told[:4]] == [2.0, None, 1.0, None]
+    handed_out = events[-1]["metrics"]["handed_out"]
+    assert (handed_out["step"], handed_out["figure"]) == (2, 1.0)
+    assert "eval_loss" not in events[-1]["metrics"]["last"]
+
+
+def test_a_rate_that_ruins_every_number_ends_with_a_sentence(
+    job: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(worker, "die_with_parent", lambda: None)
+    monkeypatch.setattr(worker.Stop, "listen", lambda self: None)
+    _change(job, algorithm="sft", epochs=3, learning_rate=1e30, min_reward=0.0)
+    _words(job, ["two"] * 6)
+    _words(job, ["three"] * 2, name=dataset.EVAL_FILE)
+    assert worker.main(job) == 1
+    events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [one["eval_loss"] for one in events if one["event"] == "eval"][1:] == [None] * 3
+    assert (events[-1]["event"], events[-1]["code"]) == ("failed", "CONVERGENCE")
 
 
 def test_a_run_that_was_killed_knows_the_same_best(
@@ -359,3 +398,35 @@ def test_dpo_refers_to_its_start_to_the_base_or_to_a_policy_in_a_folder(
     assert found["adapter"] == pytest.approx(0.693147, abs=1e-5)  # the same policy, from its folder
     assert abs(found["base"] - 0.693147) > 1e-3
     assert found["model"] == pytest.approx(found["base"], abs=1e-5)
+
+
+def test_dpo_that_trains_all_weights_refers_to_an_adapter_of_the_network_as_it_was(
+    job: Path, events: list[dict[str, Any]]
+) -> None:
+    """A new adapter changes nothing, so the reference is the start in both runs."""
+    _change(job, algorithm="sft", epochs=1, learning_rate=1e-12, min_reward=0.0)
+    _words(job, ["two", "three"] * 2)
+    assert worker.main(job) == 0, events[-1]
+    found = {}
+    for reference in ("start", "reference"):
+        folder = job.parent / f"refers to {reference}"
+        folder.mkdir()
+        shutil.copy(job / "spec.json", folder)
+        shutil.copytree(job / "checkpoint", folder / "reference")
+        _change(
+            folder,
+            algorithm="dpo",
+            full=True,
+            reference=reference,
+            epochs=4,
+            learning_rate=1e-2,
+            min_reward=None,
+        )
+        _words(folder, ["two", "one one one"])
+        _words(folder, ["two", "one one one"], name=dataset.EVAL_FILE)
+        begun = len(events)
+        assert worker.main(folder) == 0, events[-1]
+        found[reference] = [event["eval_loss"] for event in events[begun:] if event["event"] == "eval"]
+    assert found["reference"] == pytest.approx(found["start"], abs=1e-4)
+    assert found["reference"][0] == pytest.approx(0.693147, abs=1e-5)
+    assert found["reference"][-1] < 0.6

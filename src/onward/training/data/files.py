@@ -5,9 +5,9 @@
   (``metadata.outcome``);
 * a line of a frozen dataset (``jobs/<id>/dataset.jsonl``);
 * a conversation ``{"messages": […], "tools"?, "reward"?, "success"?, "group"?, "task_type"?}``, or with
-  ``"prompt"`` and ``"completion"`` in place of messages: without a reward it is a demonstration for ``sft``,
-  and unscored for everything else; tools and their calls, in OpenAI's form, are rendered by the chat template
-  as the gateway does;
+  ``"prompt"`` and ``"completion"`` in place of messages. A ``success`` without a reward is a reward of 1 or
+  0; without both it is a demonstration for ``sft``, and unscored for everything else; tools and their calls,
+  in OpenAI's form, are rendered by the chat template as the gateway does;
 * a correction: in a conversation (``"correction"``: the text in place of its last answer), beside a
   trajectory (``{"trajectory", "feedback": […]}``) or as ``feedback.v1`` in a record of its own: for ``dpo``;
 * a pair ``{"prompt", "chosen", "rejected"}``, each a text or messages, or in OpenAI's form (``"input"``,
@@ -91,7 +91,8 @@ def read(
                 )
                 if "correction" in record:
                     _correct(where, record["correction"], made, algorithm, excluded)
-                silent = text and "reward" not in record and algorithm != "sft"
+                scored = "reward" in record or record.get("success") is not None
+                silent = text and not scored and algorithm != "sft"
                 if silent:
                     made |= {"outcome": None, "success": None, "raw_total": None}
                 unscored = silent and "correction" not in made

@@ -36,6 +36,8 @@ _FIELDS: dict[str, frozenset[str]] = {
 """Form of a record → its fields. Published documents are open: their schemas allow others."""
 _TYPO = 0.8
 """Similarity from which an unknown field is taken for a mistyped one."""
+_SHORTEST = 5
+"""Letters from which a name is compared: shorter ones, such as idx, uid and id, are alike by chance."""
 
 
 def form_of(where: str, record: Mapping[str, Any]) -> str:
@@ -66,7 +68,8 @@ def name_unread(where: str, record: Mapping[str, Any], form: str, excluded: Data
     for name in record if known is not None else ():
         if known is None or name in known or name in _WITHOUT_EFFECT:
             continue
-        near = difflib.get_close_matches(name, known - set(record), 1, _TYPO)
+        comparable = [one for one in known - set(record) if len(one) >= _SHORTEST]
+        near = difflib.get_close_matches(name, comparable, 1, _TYPO) if len(name) >= _SHORTEST else []
         if near:
             raise ConfigError(
                 f"{where} has the field {name[:40]!r}, which is not read: rename it to {near[0]!r}, if that "
@@ -120,13 +123,14 @@ def refuse_not_finite(value: object) -> None:
 
 def conversation(where: str, record: Mapping[str, Any]) -> Line:
     """Returns the line of a conversation. Raises ConfigError, LeftOutError."""
-    reward, outcome = record.get("reward", 1.0), record.get("success")
+    outcome = record.get("success")
+    if outcome is not None and outcome not in (True, False):
+        raise ConfigError(f"{where} has a success that is neither true nor false: give one, or leave it out.")
+    reward = record.get("reward", 1.0 if outcome is None else float(outcome))
     if isinstance(reward, bool) or not isinstance(reward, int | float):
         raise ConfigError(f"{where} has a reward that is no number: give one, or leave it out for sft.")
     if not math.isfinite(reward):
         raise LeftOutError("not_finite")
-    if outcome is not None and outcome not in (True, False):
-        raise ConfigError(f"{where} has a success that is neither true nor false: give one, or leave it out.")
     if outcome is None and "reward" not in record:
         outcome = True  # a demonstration
     talk = messages.messages_of(where, record["messages"])

@@ -18,6 +18,18 @@ class DataReport(Counter[str]):
         self.unread: dict[str, str] = {}
         """Field that no form has → the first record with it."""
 
+    def copy(self) -> DataReport:
+        """Returns a copy with places of its own. ``Counter`` would give its counts to the constructor."""
+        made = DataReport()
+        made.add(self)
+        return made
+
+    __copy__ = copy
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Returns the parts for ``deepcopy`` and ``pickle``."""
+        return (DataReport, (), self.__dict__, None, iter(self.items()))
+
     def leave_out(self, reason: str, place: str) -> None:
         """Counts one record."""
         self[reason] += 1

@@ -117,7 +117,7 @@ def memory(spec: JobSpec, network: Sizes, load: Load) -> Memory:
         plan = spec.environment
         slots = min(load.rows, plan.concurrency if plan else load.rows)
         longest = load.row_tokens
-        if plan is not None and plan.held_out:
+        if plan is not None and plan.held_out_count:
             longest *= max(1.0, _HELD_OUT_TURNS / load.turns)
         per_token = 2 * network.layers * network.kv_heads * network.head_dim * width
         # doubled, because growing a cache copies it
@@ -166,7 +166,7 @@ def seconds(spec: JobSpec, network: Sizes, load: Load, rate: float) -> float:
         return learning
     decode_passes = load.updates * load.turns * plan.max_tokens * max(1.0, load.rows / plan.concurrency)
     arithmetic = load.updates * load.rows * load.row_tokens * 2 * weights / (rate * _EFFICIENCY)
-    held_out = 1 + 2 * plan.held_out / max(1, load.updates * load.rows)
+    held_out = 1 + 2 * plan.held_out_count / max(1, load.updates * load.rows)
     return learning + held_out * (arithmetic + decode_passes * network.layers * _PASS_SECONDS)
 
 

@@ -27,21 +27,28 @@ class KeptPolicy:
         """Step after which it was the best; 0 is the start, None: nothing was judged yet."""
         self.figures: list[float] = list(told.get("figures", ()))
         """Figures that it was judged by, the first number first."""
+        self.evaluations: int = told.get("evaluations", 0)
+        """Policies of the run that were judged. The figure of the best is the highest of so many, so it is on
+        average above what that policy would have on other data."""
+        self.metrics: dict[str, Any] = dict(told.get("metrics", {}))
+        """Metrics of this policy: those of the step that made it, and of its evaluation."""
         if self.step is not None and not self._path(self.step).is_file():
-            self.step, self.figures = None, []
+            self.step, self.figures, self.metrics = None, [], {}
 
     @property
     def facts(self) -> dict[str, Any]:
         """Facts for the saved state."""
-        return {"step": self.step, "figures": self.figures}
+        return {"step": self.step, "figures": self.figures, "metrics": self.metrics,
+                "evaluations": self.evaluations}  # fmt: skip
 
-    def offer(self, step: int, *figures: float) -> bool:
+    def offer(self, step: int, *figures: float, metrics: Mapping[str, Any]) -> bool:
         """Keeps the present policy if no earlier one had higher ``figures``; returns True if it is kept."""
+        self.evaluations += 1
         if self.step is not None and list(figures) < self.figures:
             return False
         values = [tensor.detach().cpu() for tensor in self._tensors.values()]
         save_state(self._path(step), self._tensors, {"values": values})
-        self.step, self.figures = step, list(figures)
+        self.step, self.figures, self.metrics = step, list(figures), dict(metrics)
         return True
 
     def remove_others(self) -> None:

@@ -234,7 +234,7 @@ async def _demonstrations(
 ) -> list[dict[str, Any]]:
     key = os.environ.get(plan.KEY_VARIABLE)
     async with open_source(environment.place, dialect=environment.dialect, key=key) as source:
-        tasks = _shown_tasks(environment, source, count)
+        tasks = _shown_tasks(environment, source)
         if wanted.data:
             attempts = recorded.read(wanted.data)
             policy: Policy = RecordedPolicy(attempts)
@@ -263,11 +263,11 @@ async def _demonstrations(
     ]  # fmt: skip
 
 
-def _shown_tasks(environment: plan.EnvironmentPlan, source: TaskSource, count: int) -> list[TaskRef]:
-    """Returns the training tasks in the order in which they are shown: those of a server in a drawn order,
+def _shown_tasks(environment: plan.EnvironmentPlan, source: TaskSource) -> list[TaskRef]:
+    """Returns all training tasks in the order in which they are shown: those of a server in a drawn order,
     because it may sort them by difficulty."""
     if isinstance(source, LocalSource):
-        return source.panel("train", n=count)
+        return source.panel("train")
     tasks, _ = plan.panels(environment, source)
     return plan.tasks_of(0, tasks, len(tasks), seed=0)
 

@@ -200,7 +200,7 @@ class PreferenceMethod(Method):
         super().__init__(policy, spec)
         reference, other = spec.reference, None
         if reference not in ("start", "base"):
-            reference, other = "other", lambda: _reference(policy, Path(spec.reference), spec.dtype)
+            reference, other = "other", lambda: _reference(policy, spec)
         elif spec.full:
             reference = "start"  # the base, which is all that there is at the start
         config = DpoConfig(
@@ -251,17 +251,20 @@ class PreferenceMethod(Method):
         self.learner.restore(folder)
 
 
-def _reference(policy: Policy, folder: Path, dtype: str) -> tuple[Policy, str | None]:
-    """Loads the policy in ``folder``: a network of its own, or an adapter of ``policy``'s network. Raises
-    ConfigError for a network that reads other tokens."""
+def _reference(policy: Policy, spec: JobSpec) -> tuple[Policy, str | None]:
+    """Loads the policy in the folder ``spec.reference``: a network of its own, or an adapter of ``policy``'s
+    network. Raises ConfigError for a network that reads other tokens."""
+    folder = Path(spec.reference)
     if (folder / "config.json").is_file():
-        other = Policy.load(folder, dtype=dtype)
+        other = Policy.load(folder, dtype=spec.dtype)
         if other.tokenizer.get_vocab() != policy.tokenizer.get_vocab():
             raise ConfigError(
                 f"The reference in {folder} has another tokenizer than the policy in training, so their "
                 f"probabilities cannot be compared: give one of the same model."
             )
         return other, None
+    if spec.full:  # training moves the network that the adapter belongs to
+        policy = Policy.load(Path(spec.model_folder), dtype=spec.dtype)
     if "reference" not in policy.adapters:
         policy.add_adapter("reference", folder)
     return policy, "reference"

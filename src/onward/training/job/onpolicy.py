@@ -34,6 +34,8 @@ from onward.training.spec.request import JobSpec
 
 PATIENCE = 8
 """Consecutive steps without any success after which the run stops."""
+HELD_OUT = "held_out"
+"""Metric with figures of held-out tasks."""
 
 Emit = Callable[..., None]
 Save = Callable[[dict[str, Any]], bool]
@@ -148,7 +150,8 @@ class OnPolicy:
         """Keeps the present policy if none had more success, and as much reward with the same success."""
         if not figures or figures["success"] is None:
             return False
-        return self._kept.offer(self.course.step, figures["success"], figures["reward"])
+        metrics = {**self.course.last, HELD_OUT: figures}
+        return self._kept.offer(self.course.step, figures["success"], figures["reward"], metrics=metrics)
 
     async def _step(self, step: int) -> dict[str, Any]:
         plan, course, started = self.plan, self.course, time.monotonic()
@@ -275,7 +278,6 @@ class OnPolicy:
         after = await self._evaluate("after")
         self._offer(after)
         facts: dict[str, Any] = {
-            **course.last,
             "environment": self.source.name,
             "panel_hash": course.panel_hash,
             "episodes": course.episodes,
@@ -284,7 +286,7 @@ class OnPolicy:
             "updates": course.updates,
         }
         if after:
-            facts["held_out"] = {"before": course.before, "after": after}
+            facts[HELD_OUT] = {"before": course.before, "after": after}
         return facts
 
     def _nothing_learned(self) -> str:

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 import pickle
 import resource
+import shutil
 import signal
 import sys
 import time
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
     from onward.training.job.kept import KeptPolicy
     from onward.training.job.methods import Method
 
+LAST = "last"
+"""Folder of the policy after the last step, if another one is handed out."""
 STOPPED = 3
 """Exit code after a requested stop."""
 PASSED = (*COMPUTING, *CALLING, KEY_VARIABLE)
@@ -126,8 +130,8 @@ class _Run:
         method.load_beside(self.folder / "adapter")
         facts = self._restored(method)
         self.kept = KeptPolicy(self.folder / "kept", method.tensors, facts.get("kept"))
-        metrics = self._on_policy(method, facts) if plays else self._on_data(policy, method, facts)
-        self._finish(policy, method, metrics)
+        learn = self._on_policy if plays else self._on_data
+        self._finish(policy, method, *learn(policy, method, facts))
 
     def _restored(self, method: Method) -> dict[str, Any]:
         """Restores an earlier attempt's state if it can be read; otherwise starts over."""
@@ -166,9 +170,12 @@ class _Run:
         self.stop()
         return saved
 
-    def _on_data(self, policy: Policy, method: Method, facts: dict[str, Any]) -> dict[str, Any]:
-        """Takes the remaining optimiser steps on the frozen dataset; returns metrics of the last step and of
-        the data. ``facts`` are those of the saved state; after its last step only the summary remains."""
+    def _on_data(
+        self, policy: Policy, method: Method, facts: dict[str, Any]
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Takes the remaining optimiser steps on the frozen dataset; returns facts of the run and metrics of
+        the last step. ``facts`` are those of the saved state; after its last step only the summary remains.
+        """
         lines = dataset.read(self.folder / dataset.FILE)
         _refuse_work_of_others(lines, self.spec.start_digest or policy.base_digest)
         report = DataReport()
@@ -180,7 +187,7 @@ class _Run:
              places=report.places)  # fmt: skip
         judge = self._judge(policy, method)
         if self.kept.step is None and self.spec.start_counts:
-            judge(0)
+            judge(0, {})
         trained = sum(sum(one.counts) for one in trajectories)
         per_step = trained / len(lines) * min(count, self.spec.batch_rows)
         metrics: dict[str, Any] = facts.get("metrics") or {}
@@ -189,7 +196,7 @@ class _Run:
             now = time.monotonic()
             speed = per_step / max(1e-9, now - before)
             due = step == total or step % self.spec.evaluation_period(total) == 0
-            judged, changed = judge(step) if due else ({}, False)
+            judged, changed = judge(step, found) if due else ({}, False)
             before = time.monotonic()
             metrics = {**found, **judged, "steps": total}
             emit(
@@ -201,26 +208,36 @@ class _Run:
                 metrics={**metrics, "tokens_per_second": speed},
             )
             self._save(method, {"step": step, "algorithm": algorithm, "metrics": metrics}, always=changed)
-        return {**metrics, **rows.summary(lines, self.spec), "baseline": method.state() or None}
+        return {**rows.summary(lines, self.spec), "baseline": method.state() or None}, metrics
 
-    def _judge(self, policy: Policy, method: Method) -> Callable[[int], tuple[dict[str, Any], bool]]:
-        """Returns a function that judges the policy after a step on the run's own evaluation file: metrics,
-        and True if it is the best so far. Without such a file it returns nothing."""
+    def _judge(
+        self, policy: Policy, method: Method
+    ) -> Callable[[int, dict[str, Any]], tuple[dict[str, Any], bool]]:
+        """Returns a function that judges the policy after a step, which has these metrics, on the run's own
+        evaluation file: further metrics, and True if it is the best so far. Without such a file it returns
+        nothing."""
         path = self.folder / dataset.EVAL_FILE
         if not path.is_file():
-            return lambda step: ({}, False)
+            return lambda step, found: ({}, False)
         lines = dataset.read(path)
         report = DataReport()
         trajectories = rows.trajectories_of(lines, self.spec, policy, report, method.max_tokens)
 
-        def judge(step: int) -> tuple[dict[str, Any], bool]:
-            figures = method.judge(trajectories)
-            emit("eval", step=step, excluded=dict(report), **figures)
-            return figures, self.kept.offer(step, -figures["eval_loss"])
+        def judge(step: int, found: dict[str, Any]) -> tuple[dict[str, Any], bool]:
+            judged = method.judge(trajectories)
+            figures = {name: value for name, value in judged.items() if math.isfinite(value)}
+            # JSON has no NaN; a policy whose loss is none or infinite is the worst
+            emit("eval", step=step, excluded=dict(report), **{name: figures.get(name) for name in judged})
+            if "eval_loss" not in figures:
+                return figures, False
+            return figures, self.kept.offer(step, -figures["eval_loss"], metrics={**found, **figures})
 
         return judge
 
-    def _on_policy(self, method: Method, facts: dict[str, Any]) -> dict[str, Any]:
+    def _on_policy(
+        self, policy: Policy, method: Method, facts: dict[str, Any]
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Plays the remaining steps; returns facts of the run and metrics of the last step."""
         from onward.envs.sources import open_source
         from onward.training.job.onpolicy import OnPolicy, RunProgress
 
@@ -253,12 +270,14 @@ class _Run:
                         self.state.save(method.save, {**facts, "algorithm": method.state()})
                     raise
 
-        return {**asyncio.run(learn()), "baseline": method.state() or None}
+        return {**asyncio.run(learn()), "baseline": method.state() or None}, course.last
 
-    def _finish(self, policy: Policy, method: Method, metrics: dict[str, Any]) -> None:
-        """Writes the result. Raises TrainingError (CONVERGENCE) after a last step that was not finite."""
+    def _finish(self, policy: Policy, method: Method, run: dict[str, Any], last_step: dict[str, Any]) -> None:
+        """Writes the result: facts of the run, and metrics of the policy that is handed out. Raises
+        TrainingError (CONVERGENCE) after a last step that was not finite."""
         spec = self.spec
-        if method.skipped_steps and metrics.get("steps", 0) <= method.skipped_steps:
+        last = int(last_step.get("steps", 0))
+        if method.skipped_steps and last <= method.skipped_steps:
             raise TrainingError(
                 "CONVERGENCE", "No step was finite, so none was taken: lower the learning rate."
             )
@@ -267,25 +286,26 @@ class _Run:
                 "CONVERGENCE",
                 "The last step was not finite, so nothing is released: lower the learning rate.",
             )
-        metrics = {**metrics, "skipped_steps": method.skipped_steps, "algorithm": spec.algorithm}
+        run = {**run, "steps": last, "skipped_steps": method.skipped_steps, "algorithm": spec.algorithm}
         if spec.ignored:
-            metrics["ignored_hyperparameters"] = spec.ignored
+            run["ignored_hyperparameters"] = spec.ignored
         if spec.not_as_asked:
-            metrics["not_as_asked"] = spec.not_as_asked
-        kept, last = self.kept, int(metrics.get("steps", 0))
-        chosen: dict[str, Any] = {}
-        if kept.step is not None:
-            by = "held-out success" if spec.plays else "loss on --eval"
-            figure = kept.figures[0] if spec.plays else -kept.figures[0]
-            chosen = {"handed_out": {"step": kept.step, "of": last, "by": by, "figure": figure}}
+            run["not_as_asked"] = spec.not_as_asked
+        kept, metrics = self.kept, {**last_step, **run}
+        shutil.rmtree(self.folder / LAST, ignore_errors=True)  # of an end before the run was extended
         if kept.step is not None and kept.step != last:
-            self._write(policy, method, self.folder / "last", metrics)
+            self._write(policy, method, self.folder / LAST, metrics)
             kept.put_back()
             if spec.full:
                 policy.weights.unpack()
-        told = self._write(
-            policy, method, self.folder / ("model" if spec.full else "checkpoint"), {**metrics, **chosen}
-        )
+            metrics = _metrics_of_kept(kept, run, last_step)
+        if kept.step is not None:
+            by = "held-out success" if spec.plays else "loss on --eval"
+            figure = kept.figures[0] if spec.plays else -kept.figures[0]
+            metrics["handed_out"] = {
+                "step": kept.step, "of": last, "by": by, "figure": figure, "evaluations": kept.evaluations,
+            }  # fmt: skip
+        told = self._write(policy, method, self.folder / ("model" if spec.full else "checkpoint"), metrics)
         emit(
             "done",
             seconds=time.monotonic() - self.started,
@@ -313,6 +333,16 @@ class _Run:
             metrics=metrics,
         )
         return {"adapter_digest": manifest.adapter_digest, "metrics": manifest.metrics}
+
+
+def _metrics_of_kept(kept: KeptPolicy, run: dict[str, Any], last_step: dict[str, Any]) -> dict[str, Any]:
+    """Returns the metrics of the best policy, if it is not the last one, whose own are under ``last``."""
+    found = {**kept.metrics, **run}
+    last = {name: value for name, value in last_step.items() if name != "steps"}
+    if "held_out" in run:
+        last["held_out"] = run["held_out"]["after"]
+        found["held_out"] = {**run["held_out"], "after": kept.metrics["held_out"]}
+    return {**found, "last": last}
 
 
 def _adapter() -> str:

@@ -1,11 +1,13 @@
 """The plan for learning from an environment: its place, tasks, attempts and held-out tasks. Pure.
 
 Invariants: the tasks of a step are a function of (seed, step) alone, so that a run that was stopped and
-continues plays the same ones. Held-out tasks are never among them.
+continues plays the same ones. Held-out tasks are never among them; those of a server without splits are drawn
+from a part that no option changes, so that no run trains on what another one is judged by.
 """
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import random
 import re
@@ -28,6 +30,10 @@ _PLAIN_ADDRESS = re.compile(r"https?://[A-Za-z0-9.:\[\]_-]+(/[A-Za-z0-9._~/-]*)?
 """An address without user, query, fragment, escapes and anything that two parsers could read differently."""
 AGENTGYM_TASKS = 200
 """Tasks taken from a server that does not report how many it has."""
+HELD_OUT = 50
+"""Held-out tasks of a run by default."""
+RESERVED_PART = 5
+"""A task of a server without splits is reserved with a chance of one in this many."""
 
 
 class EnvironmentPlan(BaseModel):
@@ -51,8 +57,8 @@ class EnvironmentPlan(BaseModel):
     panel_seed: int = Field(0, ge=0)
     tasks: Annotated[int | None, Field(ge=1), Option("--tasks", PLAYING)] = None
     """Number of tasks used from the start of the split; needed for a server that does not report its own."""
-    held_out: Annotated[int, Field(ge=0), Option("--held-out", PLAYING)] = 50
-    """Held-out tasks, tried before and after; 0 tries none."""
+    held_out: Annotated[int | None, Field(ge=0), Option("--held-out", PLAYING)] = None
+    """Held-out tasks, tried before and after; 0 tries none. Default: 50, or as many as there are."""
     max_tokens: Annotated[int, Field(ge=1), Option("--max-tokens", PLAYING)] = 48
     """Tokens per answer."""
     temperature: Annotated[float, Field(gt=0), Option("--temperature", PLAYING)] = 1.0
@@ -61,6 +67,11 @@ class EnvironmentPlan(BaseModel):
     """0 takes the most probable token each time."""
     concurrency: int = Field(64, ge=1)
     """Episodes that run at once."""
+
+    @property
+    def held_out_count(self) -> int:
+        """Held-out tasks where there are enough of them."""
+        return HELD_OUT if self.held_out is None else self.held_out
 
     @property
     def schedule(self) -> HorizonSchedule | None:
@@ -142,20 +153,29 @@ def panels(plan: EnvironmentPlan, source: TaskSource) -> tuple[list[TaskRef], li
     """Returns (tasks to train on, held-out tasks); no task is in both. Raises NotFoundError, ConfigError.
 
     A server without splits (AgentGym's own) often sorts its tasks by difficulty. Its held-out tasks are
-    therefore drawn from all of its range (``spread``), and are the same for every ``panel_seed``.
+    therefore drawn from the whole range of its reserved tasks (``spread``), and are the same for every
+    ``panel_seed``. No reserved task is trained on, whether it is tried or not.
     """
     told = getattr(source, "meta", source) is not None
     if not told:
         everything = foreign_tasks(plan, source)
-        if len(everything) <= plan.held_out:
+        reserved = [task for task in everything if is_reserved(task)]
+        train = [task for task in everything if not is_reserved(task)]
+        if not train:
             raise ConfigError(
-                f"{len(everything)} tasks with {plan.held_out} of them held out leave none to train on: "
-                f"give more tasks."
+                f"{len(everything)} tasks, {len(reserved)} of them reserved for evaluation, leave none to "
+                f"train on: give more tasks."
             )
-        kept = set(spread(len(everything), plan.held_out))
-        train = [task for at, task in enumerate(everything) if at not in kept]
-        return train, [everything[at] for at in sorted(kept)]
-    held_out = source.panel(None, 0, plan.held_out) if plan.held_out else []
+        count = min(HELD_OUT, len(reserved)) if plan.held_out is None else plan.held_out
+        if count > len(reserved):
+            raise ConfigError(
+                f"{count} held-out tasks were asked for, and {len(reserved)} of the {len(everything)} tasks "
+                f"of {source.name} are reserved for evaluation: hold out at most {len(reserved)}, or give "
+                f"more tasks."
+            )
+        return train, [reserved[at] for at in spread(len(reserved), count)]
+    count = plan.held_out_count
+    held_out = source.panel(None, 0, count) if count else []
     kept_back = set(source.panel(None, 0))
     train = [task for task in source.panel(plan.split, plan.panel_seed, plan.tasks) if task not in kept_back]
     if not train:
@@ -164,6 +184,12 @@ def panels(plan: EnvironmentPlan, source: TaskSource) -> tuple[list[TaskRef], li
             f"such as 'train'."
         )
     return train, held_out
+
+
+def is_reserved(task: TaskRef) -> bool:
+    """Returns whether a task of a server without splits is for evaluation alone, in every run."""
+    digest = hashlib.sha256(f"{task.environment}/{task.index}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") % RESERVED_PART == 0
 
 
 def foreign_tasks(plan: EnvironmentPlan, source: TaskSource) -> list[TaskRef]:
