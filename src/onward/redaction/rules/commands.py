@@ -22,8 +22,8 @@ _GATE = (
     r"zip|plink|pscp|keytool|jarsigner|useradd|usermod|snmp|pdftk|qpdf|\bu?n?rar\b|ipmitool|ssh-keygen|openssl|"
     r"cargo|vault|evil-winrm|rpcclient|crackmap|netexec|\bnxc\b|hydra|xfreerdp|rdesktop|sudo|--(?:password|passphrase|"
     r"pass|token)-|--with-token|--stdin|\bsu\b|kinit|cryptsetup|passwd|gh[ ]auth|openconnect|"
-    r"(?i:net(?:1|\.exe)?[ ]use|convertto-securestring|auth|networkcred|credentials)|wmic|wmiexec|sqlplus|rman\b|psexec|secretsdump|"
-    r"skopeo|htpasswd|wpa_passphrase|nmcli|mount\.cifs"
+    r"(?i:net(?:1|\.exe)?[ ]use|convertto-securestring|auth|networkcred|credentials)|wmi[ce]|sqlplus|rman\b|"
+    r"psexec|secretsdump|skopeo|htpasswd|wpa_passphrase|nmcli|mount\.cifs"
 )
 """Names of the commands: where none stands, no rule here needs to run."""
 
