@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import sqlite3
 import warnings
+from contextlib import suppress
 from typing import Any
 
 import httpx
@@ -326,3 +328,58 @@ def test_thoughts_and_blocks_of_a_history_become_chat_messages():
     assert user == {"role": "user", "content": "Is four even?"} and answer["content"] == "Even."
     assert call["content"] == "A moment." and call["tool_calls"] == [CHAT_CALL]
     assert result == {"role": "tool", "tool_call_id": "t1", "content": "yes"}
+
+
+# Values that no API documents.
+
+ODD = [
+    "x", 5, -1, True, None, [], {}, [5], ["x"], [None], {"a": 1}, [[1]], b"x", object(), float("nan"),
+    float("inf"), 10**400, {"total_tokens": float("nan")}, {"input_tokens": "x"}, {"sampling": 5},
+    {"release": "x"}, [{"id": []}], [{"function": "x"}], [{"function": {"name": 5, "arguments": 5}}], [{"type": []}],
+]  # fmt: skip
+GATEWAY = chat(content="A.", refusal="No.", images=[1], tool_calls=[CHAT_CALL], audio={"transcript": "t"}) | {
+    "model": "m",
+    "usage": {"total_tokens": 3},
+    "onward": {
+        "sampling": {"temperature": 1.0},
+        "release": {"a": 1},
+        "session_id": "s",
+        "raw_response": "A.",
+    },
+}
+
+
+def places(document: Any, before: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """The way to each value within a document."""
+    items: Any = document.items() if isinstance(document, dict) else enumerate(document)
+    found = []
+    for name, value in items:
+        found.append((*before, name))
+        if isinstance(value, (dict, list)):
+            found += places(value, (*before, name))
+    return found
+
+
+@pytest.mark.parametrize("form", [*FORMS, "gateway"])
+def test_an_odd_value_anywhere_in_an_answer_is_read_or_raises_a_contract_error(form, tmp_path):
+    document = GATEWAY if form == "gateway" else FORMS[form][0]
+    recorder = Recorder(tmp_path / "o.db", known_secrets=[])
+    for place in places(document):
+        for odd in ODD:
+            changed = copy.deepcopy(document)
+            target = changed
+            for name in place[:-1]:
+                target = target[name]
+            target[place[-1]] = odd
+            with suppress(ContractError):
+                recorder.task("Is four even?").from_completion(changed)
+    recorder.close()
+
+
+@pytest.mark.parametrize(
+    "odd", ["x", 5, float("nan"), float("inf"), {"total_tokens": float("nan")}, -3, True]
+)
+def test_an_odd_value_beside_an_answer_loses_nothing_of_the_answer(odd):
+    read = turns.completion(chat(content="A.", images=odd) | {"usage": odd, "onward": odd, "model": 5})
+    assert (read.action["raw_response"], read.tokens, read.metadata) == ("A.", 0, {})
+    assert len(read.action["other_parts"]) == 1

@@ -15,6 +15,7 @@ import pytest
 from chat_server import ChatServer, calls, completion, text
 
 from onward import Recorder, wrap_openai
+from onward.capture.clients.matching import Chats
 from onward.capture.conversations.dialogue import INTERRUPTED
 from onward.capture.opt_out import user_hash
 from onward.clock import ManualClock
@@ -330,6 +331,34 @@ def test_the_end_of_the_recorder_records_what_is_open(tmp_path, server):
     client.chat.completions.create(model="m", messages=[ASK], tools=TOOLS)
     recorder.close()
     assert len(stored(recorder)) == 1
+
+
+def test_an_answer_that_comes_while_its_task_is_closed_is_no_interruption(recorder):
+    chats = Chats(recorder, source="test")
+    call = chats.begin([ASK], None, None)
+    answer = {"choices": [{"message": {"role": "assistant", "content": "High at six."}}]}
+    call.so_far = lambda: call.add_answer(answer)
+    chats.close()
+    (trajectory,) = stored(recorder)
+    assert [turn.action.raw_response for turn in trajectory.turns] == ["High at six."]
+    assert trajectory.turns[0].result.success
+
+
+def test_a_task_is_recorded_when_its_stream_cannot_be_read_at_its_end(recorder):
+    chats = Chats(recorder, source="test")
+    first = chats.begin([ASK], None, None)
+    call = {"id": "t1", "type": "function", "function": {"name": "weather", "arguments": "{}"}}
+    message = {"role": "assistant", "content": None, "tool_calls": [call]}
+    first.add_answer({"choices": [{"message": message}]})
+    second = chats.begin([ASK, message, {**RESULTS[1], "tool_call_id": "t1"}], None, None)
+
+    def broken() -> None:
+        raise ValueError("no chunk")
+
+    second.so_far = broken
+    chats.close()
+    (trajectory,) = stored(recorder)
+    assert [turn.action.tool_name for turn in trajectory.turns] == ["weather"]
 
 
 def test_a_silent_task_is_closed_after_the_idle_limit(tmp_path, server):

@@ -245,9 +245,11 @@ class Chats(Forking):
             self._heads.forget(chat)
             for link in chat.links:
                 self._sessions[link] = chat.dialogue.task.session_id
-        if chat.call is not None:
-            chat.dialogue.add_interruption(chat.call.asked.pending, chat.call.so_far(), None)
-        chat.dialogue.close(why)
+        try:
+            if (call := chat.call) is not None:  # its answer may come at this moment
+                call.add_interruption(call.so_far(), None)
+        finally:
+            chat.dialogue.close(why)
 
     def _close_all(self, due: Callable[[Chat], bool], why: Closed) -> None:
         with self.lock:

@@ -60,10 +60,10 @@ def read_message(message: Mapping[str, Any]) -> MessageParts:
     audio = message.get("audio")
     if not found.text and isinstance(audio, Mapping) and isinstance(audio.get("transcript"), str):
         found.text = audio["transcript"]
-    found.others += message.get("images") or ()
-    beside = [_call(one) for one in message.get("tool_calls") or ()]
-    ids = {call.get("id") for call in beside}
-    within = [call for call in found.calls if not beside or (call["id"] and call["id"] not in ids)]
+    found.others += _listed(message.get("images"))
+    beside = [_call(one) for one in _listed(message.get("tool_calls"))]
+    ids = {str(call.get("id")) for call in beside}
+    within = [one for one in found.calls if not beside or (one.get("id") and str(one["id"]) not in ids)]
     found.calls = beside + within
     legacy = message.get("function_call")
     if not found.calls and isinstance(legacy, Mapping):
@@ -87,7 +87,7 @@ def read_content(content: Any, found: MessageParts) -> None:
 
 
 def _read_part(part: Mapping[str, Any], found: MessageParts) -> None:
-    kind = part.get("type")
+    kind = str(part.get("type"))
     text = text_of(part)
     if part.get("thought") is True or kind in _THOUGHTS:
         _think(found, part)
@@ -109,11 +109,18 @@ def _read_part(part: Mapping[str, Any], found: MessageParts) -> None:
         found.others.append(part)
 
 
+def _listed(value: Any) -> list[Any]:
+    """Returns the items of a list; one value alone is its only item."""
+    if not value:
+        return []
+    return list(value) if isinstance(value, (list, tuple)) else [value]
+
+
 def text_of(part: Any) -> str | None:
     """Returns the text of a text part; None for any other part."""
     if not isinstance(part, Mapping):
         return part if isinstance(part, str) else None
-    if part.get("type", "text") not in _TEXTS:
+    if str(part.get("type", "text")) not in _TEXTS:
         return None
     text = part.get("text")
     if isinstance(text, Mapping):

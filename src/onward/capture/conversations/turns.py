@@ -108,24 +108,37 @@ def completion(response: Any) -> Completion:
     calls = [tool_call(call) for call in parts.calls]
     taken = _from_tool_calls(parts.calls, calls, parts.text) or _from_text(parts.text or parts.refusal)
     taken |= _described(parts, reason)
-    ours = document.get("onward") or {}
-    if ours.get("raw_response"):
-        taken["raw_response"] = ours["raw_response"]  # the model's text, before the gateway parsed it
-    if ours.get("sampling"):
-        taken["sampling"] = dict(ours["sampling"])
+    ours = _mapping(document.get("onward"))
+    if raw := _text(ours.get("raw_response")):
+        taken["raw_response"] = raw  # the model's text, before the gateway parsed it
+    if sampling := _mapping(ours.get("sampling")):
+        taken["sampling"] = dict(sampling)
     if others := _other_choices(document):
         taken["other_choices"] = others
     metadata: dict[str, Any] = {}
-    if document.get("model"):
-        metadata["model"] = document["model"]
-    if ours.get("release"):
-        metadata["release"] = dict(ours["release"])
-    temperature = (ours.get("sampling") or {}).get("temperature")
-    if isinstance(temperature, (int, float)) and 0 <= temperature <= 2:
+    if model := _text(document.get("model")):
+        metadata["model"] = model
+    if release := _mapping(ours.get("release")):
+        metadata["release"] = dict(release)
+    temperature = sampling.get("temperature")
+    if _is_number(temperature) and temperature <= 2:
         metadata["temperature"] = temperature
-    return Completion(
-        taken, _identified(parts.calls, calls), metadata, _tokens(document), ours.get("session_id")
-    )
+    session_id = _text(ours.get("session_id"))
+    return Completion(taken, _identified(parts.calls, calls), metadata, _tokens(document), session_id)
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    """Returns a mapping; an empty one for any other value, which a server sent by mistake."""
+    return value if isinstance(value, Mapping) else {}
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _is_number(value: Any) -> bool:
+    """Returns whether it is a number from 0 that JSON can hold exactly; NaN is none."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 2**53
 
 
 def lift_thoughts(action: dict[str, Any]) -> list[str]:
@@ -184,21 +197,22 @@ def _tokens(document: Mapping[str, Any]) -> int:
     whole = used.get("total_tokens")
     names = ("input_tokens", "output_tokens", "prompt_eval_count", "eval_count")
     counts = [whole] if whole else [used.get(name) for name in names]
-    return sum(int(count) for count in counts if isinstance(count, (int, float)))
+    return sum(int(count) for count in counts if _is_number(count))
 
 
 def _other_choices(document: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Returns the actions of the choices after the first (``n`` above 1)."""
-    further = [{"choices": [choice]} for choice in (document.get("choices") or ())[1:]]
+    choices = document.get("choices")
+    further = [{"choices": [one]} for one in choices[1:]] if isinstance(choices, (list, tuple)) else []
     return [completion(one).action for one in further if _message_of(one) is not None]
 
 
 def tool_call(call: Mapping[str, Any]) -> dict[str, Any]:
     """Converts one of a message's ``tool_calls`` to an action."""
-    function = call.get("function") or {}
+    function = _mapping(call.get("function"))
     return {
         "type": "tool_call",
-        "tool_name": function.get("name") or "",
+        "tool_name": str(function.get("name") or ""),
         "tool_args": _arguments(function.get("arguments")),
     }
 
