@@ -9,6 +9,7 @@ Invariants: an attempt is one ``Instance`` with a world of its own, so attempts 
 from __future__ import annotations
 
 import contextlib
+import math
 import random
 import re
 from abc import ABC, abstractmethod
@@ -191,7 +192,12 @@ class _LocalPlay:
 
     async def step(self, answer: str) -> Reply:
         with _breaking(self._instance.ref):
-            return self._instance.step(answer)
+            reply = self._instance.step(answer)
+        if not math.isfinite(reply.score):
+            raise EnvironmentFailure(
+                "env_error", f"The reward in {self._instance.ref.task_id} is not a finite number."
+            )
+        return reply
 
 
 class LocalSource:

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from onward.envs import desk, registry
-from onward.envs.environment import Environment, LocalSource
+from onward.envs.environment import Environment, Instance, LocalSource
 from onward.envs.failures import CAUSES
 from onward.envs.maze import MazeEnvironment
 from onward.envs.policies import measure, random_policy, reference_policy, success_rate
@@ -230,6 +230,19 @@ async def test_an_environment_that_breaks_leaves_its_episode_unscored() -> None:
     (episode,) = await rollouts(LocalSource(maze), reference_policy(maze), [maze.ref("test", 0)])
     assert (episode.failure, episode.reward) == ("env_error", None)
     assert episode.message == "The environment broke in maze-test-0-0 (ZeroDivisionError: by design)."
+
+
+async def test_a_reward_that_is_no_finite_number_leaves_its_episode_unscored() -> None:
+    class Unsound(MazeEnvironment):
+        def start(self, ref: TaskRef) -> Instance:
+            begun = super().start(ref)
+            begun.score = float("nan")
+            return begun
+
+    maze = Unsound()
+    (episode,) = await rollouts(LocalSource(maze), reference_policy(maze), [maze.ref("test", 0)])
+    assert (episode.failure, episode.reward) == ("env_error", None)
+    assert "not a finite number" in str(episode.message)
 
 
 def test_environments_are_found_by_name_or_place() -> None:

@@ -85,7 +85,7 @@ def test_evaluation_says_how_many_tasks_an_environment_holds_out() -> None:
     def held_out(evaluation: Any, **environment: Any) -> tuple[int, list[str]]:
         spec = _spec(_asked({**MAZE, "environment": {"name": "maze", **environment}}, evaluation))
         assert spec.environment is not None
-        return spec.environment.held_out, spec.not_as_asked
+        return spec.environment.held_out_count, spec.not_as_asked
 
     assert held_out({"enabled": True}) == (50, []), "the default"
     assert held_out({"enabled": False, "holdout_size": 0.5}) == (0, [])
