@@ -12,6 +12,7 @@ import openai
 import pytest
 
 from onward import Recorder, wrap_openai
+from onward.capture.clients.responses import ResponseAssembly
 from onward.capture.conversations.assembly import Assembly, _JsonEnd
 
 KIEL, BREST = '{"port": "Kiel"}', '{"port": "Brest"}'
@@ -155,8 +156,19 @@ def test_the_brackets_are_examined_once_for_each_letter(monkeypatch):
 @pytest.mark.parametrize("name", ["content", "refusal", "reasoning_content"])
 def test_the_work_for_a_piece_does_not_grow_with_the_text_before_it(name):
     Piece.copied = 0
-    message = message_of(*[chunk(**{name: Piece(one)}) for one in PIECES])
+    deltas: list[dict[str, Any]] = [{name: Piece(one)} for one in PIECES]
+    message = message_of(*[chunk(**one) for one in deltas])
     assert message[name] == LONG and Piece.copied == 0
+
+
+def test_the_work_for_a_piece_of_a_response_does_not_grow():
+    assembly = ResponseAssembly()
+    assembly.add_chunk({"type": "response.output_item.added", "output_index": 0, "item": {"type": "message"}})
+    Piece.copied = 0
+    for one in PIECES:
+        told = {"type": "response.output_text.delta", "output_index": 0, "delta": Piece(one)}
+        assembly.add_chunk(told)
+    assert assembly.completion()["choices"][0]["message"]["content"] == LONG and Piece.copied == 0
 
 
 @pytest.mark.parametrize("first", ["{'port': 1}", '{"a": "}"', "[1}", "{} x", "text", "  ", '{"a": 1}}'])

@@ -335,7 +335,8 @@ def test_thoughts_and_blocks_of_a_history_become_chat_messages():
 ODD = [
     "x", 5, -1, True, None, [], {}, [5], ["x"], [None], {"a": 1}, [[1]], b"x", object(), float("nan"),
     float("inf"), 10**400, {"total_tokens": float("nan")}, {"input_tokens": "x"}, {"sampling": 5},
-    {"release": "x"}, [{"id": []}], [{"function": "x"}], [{"function": {"name": 5, "arguments": 5}}], [{"type": []}],
+    {"release": "x"}, [{"id": []}], [{"function": "x"}], [{"function": {"name": 5, "arguments": 5}}],
+    [{"type": []}],
 ]  # fmt: skip
 GATEWAY = chat(content="A.", refusal="No.", images=[1], tool_calls=[CHAT_CALL], audio={"transcript": "t"}) | {
     "model": "m",

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import PurePath
-from typing import Any
+from typing import Any, TypeGuard
 
 from onward.capture.attachments import note_of
 from onward.capture.conversations.content import MessageParts, document_of, read_message
@@ -136,7 +136,7 @@ def _text(value: Any) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: Any) -> TypeGuard[int | float]:
     """Returns whether it is a number from 0 that JSON can hold exactly; NaN is none."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 2**53
 
