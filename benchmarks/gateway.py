@@ -10,10 +10,10 @@ second on a machine with other work: the load is printed with the results. "cpu_
 what is recorded after the last answer.
 
 Measured on two cores at a load of 2 to 3, 32 in flight, capture on: 1,158 and 1,300 requests a second in two
-runs, p50 24.7 and 22.7 ms, p99 52 and 51 ms. TensorZero's embedded gateway, which here stores nothing, answers
-2,955 a second at p50 10.8 ms in the first of these runs. With one in flight: p50 1.3 ms and 0.5 ms. What
-lowered it: full garbage collections once a minute (p99 was 242 ms), one send for head and body, no system
-call for each id, and one judgement of a Host header that repeats.
+runs, p50 24.7 and 22.7 ms, p99 52 and 51 ms. TensorZero's embedded gateway, which here stores nothing,
+answers 2,955 a second at p50 10.8 ms in the first of these runs. With one in flight: p50 1.3 ms and 0.5 ms.
+What lowered it: full garbage collections once a minute (p99 was 242 ms), one send for head and body, no
+system call for each id, and one judgement of a Host header that repeats.
 
 CPU time per request (at a load of 16, which inflates it): a call without HTTP parsing took 0.48 ms and takes
 0.38 (FastAPI's own route and two waits cost the rest). To record a trajectory took 1.50 ms and takes 0.24:
