@@ -16,7 +16,8 @@ from onward.control.core.spaces import ActionSpec, Layout
 from onward.control.evaluation.evaluate import play, success_rule
 from onward.control.policies.policy import Layer, PolicyParts
 from onward.control.running.runs import Folder, RunConfig
-from onward.control.running.trainer import Event, Trainer, World
+from onward.control.running.trainer import Event, Trainer
+from onward.control.running.world import World
 
 LENGTH = 5
 """Steps of every episode."""

@@ -24,7 +24,8 @@ from onward.control.policies.policy import Policy
 from onward.control.running import presets
 from onward.control.running.runs import Folder, RunConfig, following, going_on
 from onward.control.running.seeds_in_parallel import Task, train_one
-from onward.control.running.trainer import Event, world
+from onward.control.running.trainer import Event
+from onward.control.running.world import world
 from onward.errors import ControlError
 
 Callback = Callable[[Event], Any]

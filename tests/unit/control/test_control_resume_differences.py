@@ -18,7 +18,8 @@ from onward.control.evaluation.evaluate import EvaluationStopped
 from onward.control.running import checkpoint, origin
 from onward.control.running.log import Log
 from onward.control.running.runs import Folder, RunConfig
-from onward.control.running.trainer import Trainer, World
+from onward.control.running.trainer import Trainer
+from onward.control.running.world import World
 
 
 class Robot(Counting):

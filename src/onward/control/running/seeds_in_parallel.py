@@ -18,7 +18,8 @@ from multiprocessing import connection, get_context, parent_process
 from typing import Any
 
 from onward.control.running.runs import Folder, RunConfig
-from onward.control.running.trainer import Event, Trainer, Watch, World
+from onward.control.running.trainer import Event, Trainer, Watch
+from onward.control.running.world import World
 from onward.errors import ControlError, OnwardError
 from onward.processes import start_deaf, stay_deaf
 
