@@ -46,7 +46,8 @@ def check(document: Any, note: str = "", secret: str = "") -> None:
         return
     assert _same(given, before), "the caller's document was changed"
     assert corpus.kept(_plain(given), _plain(once)), "structure was lost"
-    assert _same(json.loads(json.dumps(once)), once), "the output does not survive JSON"
+    if _same(json.loads(json.dumps(document)), document):  # JSON joins two halves of a surrogate pair
+        assert _same(json.loads(json.dumps(once)), once), "the output does not survive JSON"
     if secret:
         case = corpus.Case("planted", 1, note, (secret,), ())
         assert not corpus.leaked(case, once[1]), "a planted secret is left"

@@ -184,3 +184,15 @@ def test_a_field_with_no_more_than_its_name_may_have_a_word_as_its_password():
         assert redact({"element": label, "text": "winterfell"}).counts == {"PASSWORD": 1}
     assert redact({"target": "password", "text": V}).counts == {"PASSWORD": 1}
     assert redact(["token", V]).counts == {"TOKEN": 1}
+
+
+@pytest.mark.parametrize("value", ["XBQoCivrzuOlv0RkMzlilnCk", "QoCivrzuOlvRkMzlilnCkWe"])
+def test_a_drawn_value_whose_capitals_look_like_a_class_name_goes(value: str) -> None:
+    assert redact([f"api_key={value}"]).document == ["api_key=<API_KEY:1>"]
+
+
+@pytest.mark.parametrize(
+    "value", ["PKCS7PrivateKeyTypes", "ChatCompletionTokenLogprob", "HtmlSecretTokenField"]
+)
+def test_a_class_name_stays(value: str) -> None:
+    assert redact([f"api_key: {value}"]).document == [f"api_key: {value}"]

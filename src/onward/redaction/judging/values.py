@@ -53,6 +53,7 @@ _NAME_OF_A_THING = compiled(
     rb"[A-Z]{0,5}[0-9]{0,3}(?:[A-Z][a-z]+[0-9]{0,5}){2,}|[A-Z]{2,}[0-9]{0,2}(?:_[A-Z]{2,}[0-9]{0,2})+"
 )
 """Identifiers: ``PKCS7PrivateKeyTypes``, ``OPENAI_API_KEY``."""
+_CAPITAL_WORD = compiled(rb"[A-Z][a-z]+")
 _OF_CODE = compiled(rb"[A-Za-z0-9_][./:][A-Za-z0-9_]|[(){}]")
 """Part of a path or name in code: ``torch.nn.Linear``, ``owner/repository``; not of ``J. Doe``."""
 _DIGITS = b"0123456789"
@@ -350,8 +351,15 @@ def is_unpronounceable(value: bytes) -> bool:
 
 
 def is_name_of_a_thing(value: bytes) -> bool:
-    """Returns whether it is an identifier of code: ``PKCS7PrivateKeyTypes``, ``OPENAI_API_KEY``."""
-    return value.replace(b"_", b"").isalnum() and _NAME_OF_A_THING.fullmatch(value) is not None
+    """Returns whether it is an identifier of code: ``PKCS7PrivateKeyTypes``, ``OPENAI_API_KEY``. The parts of
+    a long one are words: four letters on average, and all but one with a vowel."""
+    if not value.replace(b"_", b"").isalnum() or _NAME_OF_A_THING.fullmatch(value) is None:
+        return False
+    if len(value) < 16 or value.isupper():
+        return True
+    parts = _CAPITAL_WORD.findall(value)
+    silent = sum(len(part.lower().translate(None, _VOWELS)) == len(part) for part in parts)
+    return silent <= 1 and sum(map(len, parts)) >= 4 * len(parts)
 
 
 def _has_digit(value: bytes) -> bool:
