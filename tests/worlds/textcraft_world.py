@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from environment_served import served_in_a_thread
 from fastapi import FastAPI
 
 from onward.http.server import Server
@@ -96,21 +95,5 @@ def served_textcraft() -> Iterator[tuple[str, list[tuple[str, dict[str, Any]]]]]
         observation = world.step(body["action"])
         return {"observation": observation, "reward": int(world.is_solved), "done": world.is_solved}
 
-    ready, ended, at = threading.Event(), threading.Event(), list[str]()
-
-    async def serve() -> None:
-        server = Server(app, "127.0.0.1", 0)
-        await server.start()
-        at.append(server.url)
-        ready.set()
-        await asyncio.to_thread(ended.wait)
-        await server.stop()
-
-    thread = threading.Thread(target=asyncio.run, args=(serve(),))
-    thread.start()
-    ready.wait()
-    try:
-        yield at[0], asked
-    finally:
-        ended.set()
-        thread.join()
+    with served_in_a_thread(lambda: Server(app, "127.0.0.1", 0)) as address:
+        yield address, asked

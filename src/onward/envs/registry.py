@@ -6,6 +6,8 @@ Environments are loaded on demand, so that listing names costs nothing.
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterable
+from typing import Any
 
 from onward.envs.environment import Environment
 from onward.errors import ConfigError, NotFoundError
@@ -23,16 +25,7 @@ def find(name: str) -> Environment:
     """Returns a built-in environment by its name, or ``package.module:object``: an Environment or its class.
     Raises NotFoundError for an unknown name, ConfigError for an object that is no environment."""
     place = BUILT_IN.get(name, name)
-    module_name, _, attribute = place.partition(":")
-    if not module_name or not attribute:
-        raise NotFoundError(
-            f"There is no environment {name[:60]!r}: choose one of {', '.join(BUILT_IN)}, "
-            f"or give your own as package.module:object."
-        )
-    try:
-        found = getattr(importlib.import_module(module_name), attribute)
-    except (ImportError, AttributeError) as error:
-        raise NotFoundError(f"The environment {place!r} cannot be loaded ({error}).") from None
+    found = load(place, "environment", BUILT_IN)
     if isinstance(found, type) and issubclass(found, Environment):
         found = found()
     if not isinstance(found, Environment):
@@ -41,3 +34,18 @@ def find(name: str) -> Environment:
             f"derive a class from onward.envs.environment.Environment."
         )
     return found
+
+
+def load(place: str, what: str, known: Iterable[str]) -> Any:
+    """Returns the object at ``package.module:object``. Raises NotFoundError, with ``what`` it should be and
+    the ``known`` names."""
+    module_name, _, attribute = place.partition(":")
+    if not module_name or not attribute:
+        raise NotFoundError(
+            f"There is no {what} {place[:60]!r}: choose one of {', '.join(known)}, "
+            f"or give your own as package.module:object."
+        )
+    try:
+        return getattr(importlib.import_module(module_name), attribute)
+    except (ImportError, AttributeError) as error:
+        raise NotFoundError(f"The {what} {place!r} cannot be loaded ({error}).") from None

@@ -6,15 +6,16 @@ counts only if the server gave full reward for it.
 
 from __future__ import annotations
 
-import importlib
 import math
 import re
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import cast
 
 from onward.envs.environment import Player
-from onward.errors import ConfigError, NotFoundError
+from onward.envs.registry import load
+from onward.errors import ConfigError
 
 MakeSolver = Callable[[], Player]
 """Makes the player of one episode: observation → answer."""
@@ -157,19 +158,10 @@ def find_solver(name: str) -> MakeSolver:
     that makes the player of one episode. Raises NotFoundError, ConfigError."""
     if name in SOLVERS:
         return SOLVERS[name]
-    module_name, _, attribute = name.partition(":")
-    if not module_name or not attribute:
-        raise NotFoundError(
-            f"There is no solver {name[:60]!r}: give one of {', '.join(SOLVERS)}, or your own as "
-            f"package.module:object."
-        )
-    try:
-        found = getattr(importlib.import_module(module_name), attribute)
-    except (ImportError, AttributeError) as error:
-        raise NotFoundError(f"The solver {name!r} cannot be loaded ({error}).") from None
+    found = load(name, "solver", SOLVERS)
     if not callable(found):
         raise ConfigError(
             f"The solver {name!r} is a {type(found).__name__}: give a callable that makes the player of one "
             f"episode, which gets an observation and returns an answer."
         )
-    return found  # type: ignore[no-any-return]
+    return cast(MakeSolver, found)
