@@ -13,6 +13,7 @@ import asyncio
 import inspect
 import json
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from onward.capture.clients.apis import Api, failure
@@ -134,10 +135,10 @@ class Watch:
         response = getattr(stream, "response", None)
         if hasattr(stream, "__aiter__"):
             stream._iterator = self._read_async(stream._iterator)
-            _extend(response, "aclose", self._closing_async)
+            _extend(response, "aclose", _closing_async(lambda: self._is_reading, self._leave))
         else:
             stream._iterator = self._read(stream._iterator)
-            _extend(response, "close", self._closing)
+            _extend(response, "close", _closing(lambda: self._is_reading, self._leave))
 
     def _read(self, chunks: Iterator[Any]) -> Iterator[Any]:
         while True:
@@ -179,33 +180,18 @@ class Watch:
                 raise
         await in_thread(self._finish)
 
-    def _closing(self, original: Callable[[], Any]) -> Callable[[], Any]:
-        def close() -> Any:
-            if not self._is_reading:
-                self._leave()
-            return original()
-
-        return close
-
-    def _closing_async(self, original: Callable[[], Any]) -> Callable[[], Any]:
-        async def aclose() -> Any:
-            if not self._is_reading:
-                await in_thread(self._leave)
-            return await original()
-
-        return aclose
-
     # Raw responses
 
     def _follow_bytes(self, answer: Any, response: Any) -> None:
         if answer is not response:
             answer.parse = self._parsing(answer.parse)
+        leave = partial(self._leave_body, response)
         if _is_async(response):
             _extend(response, "aiter_bytes", self._reading_async)
-            _extend(response, "aclose", lambda original: self._closing_raw_async(original, response))
+            _extend(response, "aclose", _closing_async(lambda: self._is_receiving, leave))
         else:
             _extend(response, "iter_bytes", self._reading)
-            _extend(response, "close", lambda original: self._closing_raw(original, response))
+            _extend(response, "close", _closing(lambda: self._is_receiving, leave))
 
     def _parsing(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """Follows the stream that ``parse`` returns. It returns the same one each time."""
@@ -263,22 +249,6 @@ class Watch:
     def _add_bytes(self, piece: bytes) -> None:
         if not self._is_parsed:
             self._body.append(piece)
-
-    def _closing_raw(self, original: Callable[[], Any], response: Any) -> Callable[[], Any]:
-        def close() -> Any:
-            if not self._is_receiving:
-                self._leave_body(response)
-            return original()
-
-        return close
-
-    def _closing_raw_async(self, original: Callable[[], Any], response: Any) -> Callable[[], Any]:
-        async def aclose() -> Any:
-            if not self._is_receiving:
-                await in_thread(self._leave_body, response)
-            return await original()
-
-        return aclose
 
     def _end_body(self, error: Exception | None) -> None:
         if self._is_parsed:
@@ -365,6 +335,37 @@ def _events(text: str) -> Iterator[Mapping[str, Any]]:
                 continue
             if isinstance(document, Mapping):
                 yield document
+
+
+Close = Callable[[], Any]
+
+
+def _closing(by_client: Callable[[], bool], leave: Callable[[], None]) -> Callable[[Close], Close]:
+    """Returns an extension of ``close``: it calls ``leave`` first, unless the client itself closes."""
+
+    def extend(original: Close) -> Close:
+        def close() -> Any:
+            if not by_client():
+                leave()
+            return original()
+
+        return close
+
+    return extend
+
+
+def _closing_async(by_client: Callable[[], bool], leave: Callable[[], None]) -> Callable[[Close], Close]:
+    """Returns an extension of ``aclose``, as ``_closing`` does of ``close``."""
+
+    def extend(original: Close) -> Close:
+        async def aclose() -> Any:
+            if not by_client():
+                await in_thread(leave)
+            return await original()
+
+        return aclose
+
+    return extend
 
 
 def _extend(target: Any, name: str, extension: Callable[[Any], Any]) -> None:
