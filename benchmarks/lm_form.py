@@ -38,8 +38,8 @@ from onward.lm.chat import Chat
 from onward.lm.policy import Policy
 from onward.lm.sampler import Sampler, SampleRequest
 from onward.lm.trajectories import Trajectory
-from onward.release.validation import comparison, probe_prompts
-from onward.release.validation.suite import TaskResult
+from onward.release.validation import checks, comparison, probe_prompts
+from onward.suites.suite import ItemResult
 from onward.training.job import methods
 from onward.training.spec import recipes
 from onward.training.spec.request import JobSpec
@@ -64,7 +64,7 @@ class Policies:
 
     policy: Policy
     memory: dict[str, Any]
-    tasks: list[TaskResult]
+    tasks: list[ItemResult]
     checked: list[probe_prompts.CheckResult]
 
 
@@ -144,10 +144,10 @@ def learn(
     return method.state()
 
 
-def judge(policy: Policy) -> tuple[list[TaskResult], list[probe_prompts.CheckResult]]:
+def judge(policy: Policy) -> tuple[list[ItemResult], list[probe_prompts.CheckResult]]:
     tried = attempt(policy, "validation", 100, 0, 0)
     results = [
-        TaskResult(one.task.task_id, one.task.kind, one.outcome.success, one.outcome.completion)
+        ItemResult(one.task.task_id, one.task.kind, one.outcome.completion, one.outcome.success)
         for one in tried
     ]
     return results, ask(policy, probe_prompts.SAMPLES, 0)
@@ -172,8 +172,8 @@ def run(v0: Path, seed: int, changes: dict[str, Any]) -> dict[str, Any]:
         kept = {name: value.detach().clone() for name, value in parameters.items()}
         learned = learn(policy, spec, memory, tried)
         new_tasks, new_checked = judge(policy)
-        safe, _ = comparison.compare_checks(new_checked, checked)
-        good = comparison.compare(new_tasks, tasks).difference >= -0.05
+        safe, _ = checks.compare_checks(new_checked, checked)
+        good = comparison.compare(comparison.pair(new_tasks, tasks)[0]).difference >= -0.05
         forms.append(well_formed(policy))
         rejected_for_form += not safe
         if safe and good:

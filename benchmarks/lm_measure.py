@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 from onward.errors import NotFoundError
-from onward.training.checkpoints import read_header
+from onward.lm.weight_files import read_header
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 

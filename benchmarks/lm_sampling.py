@@ -62,7 +62,7 @@ def ours(policy: Policy, case: Case, prompts: list[list[int]]) -> None:
     assert tokens == case.prompts * case.group * case.new
 
 
-def theirs(model: Any, case: Case, prompts: list[list[int]]) -> Callable[[], None]:
+def theirs(model: Any, case: Case, prompts: list[list[int]], device: str = "cpu") -> Callable[[], None]:
     from transformers import GenerationConfig
 
     settings = GenerationConfig(
@@ -76,7 +76,7 @@ def theirs(model: Any, case: Case, prompts: list[list[int]]) -> Callable[[], Non
         pad_token_id=0,
         eos_token_id=model.config.eos_token_id,
     )
-    ids = torch.tensor(prompts)
+    ids = torch.tensor(prompts, device=device)
 
     def run() -> None:
         with torch.inference_mode():

@@ -145,8 +145,11 @@ def trainer(folder: Path, algorithm: str, scratch: Path, **more: Any) -> Any:
     )  # fmt: skip
 
 
-def their_step(folder: Path, case: Case, rows: list[TokenRow], scratch: Path) -> Callable[[], float]:
-    made = trainer(folder, case.algorithm, scratch, max_completion_length=case.new)
+def their_step(
+    folder: Path, case: Case, rows: list[TokenRow], scratch: Path, **settings: Any
+) -> Callable[[], float]:
+    """Returns a step of TRL's trainer, on the device of its model; ``settings`` are further ones of GRPO."""
+    made = trainer(folder, case.algorithm, scratch, max_completion_length=case.new, **settings)
     made.create_optimizer()
     made.model.train()
     made.current_gradient_accumulation_steps = 1
@@ -167,6 +170,7 @@ def their_step(folder: Path, case: Case, rows: list[TokenRow], scratch: Path) ->
             "advantages": torch.tensor(gains(case)),
             "num_items_in_batch": torch.tensor(float(case.rows * case.new)),
         }
+    inputs = {name: value.to(made.model.device) for name, value in inputs.items()}
     made._prepare_inputs = lambda given: given
     parameters = [p for p in made.model.parameters() if p.requires_grad]
 

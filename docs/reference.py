@@ -25,9 +25,12 @@ from onward.bus.streams import DAY, HOUR, MIB, STREAMS
 from onward.cli.renamed import RENAMED
 from onward.config import SEED_VARIABLES, Settings
 from onward.contracts.subjects import TOPICS
+from onward.lm.families.table import FAMILIES
 from onward.redaction import RULES
 from onward.redaction.rule import LAYERS
 from onward.release.plan import TRANSITIONS as RELEASE_STATES
+from onward.serving.protocol.parameters import TABLES as PARAMETERS
+from onward.serving.protocol.parameters import Answered, Refused
 from onward.training.role.job_table import TRANSITIONS as JOB_STATES
 
 DOCS = Path(__file__).parent
@@ -38,8 +41,7 @@ WORDS: dict[str, str] = {
     "warehouse.user": "User of the ClickHouse server.",
     "warehouse.password": "Password of that user.",
     "warehouse.database": "Database with the tables; made at the first start.",
-    "http.host": "Address to listen on. Beyond this machine only with `http.keys`.",
-    "model.device": "Where the engine computes: `cpu`, or a torch device such as `cuda`.",
+    "http.host": "Address to listen on. Beyond this machine only with `http.keys` or `http.auth`.",
     "model.max_batch": "Answers that the engine computes at the same time.",
     "model.max_context": "Tokens of prompt and answer together.",
     "reward.task_completion": "Weight of task completion. All weights together sum to 1.",
@@ -53,7 +55,6 @@ WORDS: dict[str, str] = {
     "training.epochs": "Passes over the dataset. Only when set; else the recipe.",
     "training.clip_epsilon": "Clip range of the ratio. Only when set; else the recipe.",
     "training.sample_size": "Trajectories of a job at most, newest first.",
-    "training.max_attempts": "Times that a job may crash or be refused. Kills and outages do not count.",
     "training.lease_seconds": "A running job whose record stands still for so long is taken over.",
     "training.return_from": "What is learned from: `outcome` or `raw_total`.",
     "release.bake_minutes": "Least time at 100 % before the release closes.",
@@ -61,12 +62,6 @@ WORDS: dict[str, str] = {
     "release.error_maturity_seconds": "A session's error verdict is judged so long after its assignment.",
     "release.reward_maturity_seconds": "The same for its outcome; feedback waits 7.5 times as long.",
     "release.on_inconclusive": "At the end of a step without proof: `promote`, `hold` or `ask`.",
-    "release.suite": "Name of the validation suite; only `desk` exists.",
-    "release.suite_size": "Validation tasks that both models play.",
-    "external.agentgym_rl_url": "Accepted and shown as not active.",
-    "external.agentgym_rl_api_key": "Accepted and shown as not active.",
-    "external.tensorzero_base_url": "Accepted and shown as not active.",
-    "external.tensorzero_admin_token": "Accepted and shown as not active.",
 }
 """Settings without a docstring of their own in ``config.py``."""
 
@@ -191,6 +186,17 @@ def renamed_table() -> str:
     return table(("old", "now"), rows)
 
 
+def families_table() -> str:
+    """Families of networks, with the class of transformers that their tests compare with."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as CLASSES
+
+    rows = [
+        (one.title, f"`{one.model_type}`", one.special, f"`{CLASSES[one.model_type]}`")
+        for one in FAMILIES.values()
+    ]
+    return table(("models", "`model_type`", "beside plain Llama", "compared with"), rows)
+
+
 def _commands() -> dict[str, Any]:
     for module in cli.COMMANDS:
         importlib.import_module(f"onward.cli.{module}")
@@ -207,6 +213,24 @@ def _first(command: Any) -> str:
     return (command.help or "").split("\n\n")[0]
 
 
+def parameters_table(path: str) -> str:
+    """Answered parameters in the order of the code; then those that are refused, by what to do instead."""
+    listed = PARAMETERS[path]
+    rows = [(f"`{name}`", entry.words) for name, entry in listed.items() if isinstance(entry, Answered)]
+    refused: dict[str, list[str]] = {}
+    for name, entry in listed.items():
+        if isinstance(entry, Refused):
+            passes = ", ".join(f"`{json.dumps(value)}`" for value in entry.passes if value != "")
+            words = "refused" + (f" unless {passes}" if passes else "")
+            words += f": {entry.instead}" if entry.instead else ""
+            refused.setdefault(words, []).append(f"`{name}`")
+    merged: dict[str, list[str]] = {}
+    for name, words in rows:
+        merged.setdefault(words, []).append(name)
+    rows = [(", ".join(names), words) for words, names in [*merged.items(), *refused.items()]]
+    return table(("parameter", "what happens"), rows)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "settings": settings_table,
     "variables": variables_table,
@@ -218,6 +242,10 @@ TABLES: dict[str, Callable[[], str]] = {
     "nouns": nouns_table,
     "commands": commands_table,
     "renamed": renamed_table,
+    "families": families_table,
+    "chat": lambda: parameters_table("/v1/chat/completions"),
+    "completions": lambda: parameters_table("/v1/completions"),
+    "responses": lambda: parameters_table("/v1/responses"),
 }
 _PLACE = re.compile(r"(<!-- made: (\w+) -->\n).*?(<!-- end -->)", re.S)
 

@@ -13,6 +13,7 @@ import random
 
 from onward.config import ReleaseSettings
 from onward.release.evidence.gates import Gates
+from onward.release.plan import MOST_SESSIONS
 
 CURRENT = {"success": 0.75, "errors": 0.01}
 
@@ -32,7 +33,7 @@ def taken_back(settings: ReleaseSettings, worse: dict[str, float], seed: int) ->
     """Whether a release is taken back before its bake, with no more sessions than its steps ask for."""
     gates = Gates(ceiling=settings.error_ceiling, margin=settings.reward_margin)
     draw = random.Random(seed)
-    for share, sessions in zip(settings.steps[:-1], settings.min_sessions[:-1], strict=True):
+    for share, sessions in zip(settings.steps[:-1], MOST_SESSIONS, strict=True):
         seen = 0
         while seen < sessions:
             seen += observe(gates, draw, share, worse)

@@ -27,12 +27,15 @@ def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def _logging_as_before() -> Iterator[None]:
-    """Removes what a command set up for logging: its stream is closed once its output was read."""
+    """Removes what a command set up for logging: its stream is closed once its output was read, and its level
+    would hide the lines that later tests look for."""
+    root = logging.getLogger()
+    level = root.level
     yield
+    root.setLevel(level)
     structlog = sys.modules.get("structlog")
     if structlog is not None and structlog.is_configured():
         structlog.reset_defaults()
-        root = logging.getLogger()
         for handler in root.handlers[:]:
             if isinstance(handler.formatter, structlog.stdlib.ProcessorFormatter):
                 root.removeHandler(handler)

@@ -38,17 +38,18 @@ async def start(
     passed: Sequence[str] = (),
     group: bool = False,
     stdin: int = DEVNULL,
+    python: str = sys.executable,
 ) -> Process:
     """Starts ``python -m module arguments``. Its environment is ``environment``, and of this process's own
     the variables that ``child_environment`` passes to every child and those that ``passed`` names.
 
     ``group``: the child leads a process group of its own, so that Ctrl-C does not reach it and ``end`` ends
-    its children as well.
+    its children as well. ``python``: the interpreter, where the child needs another environment's packages.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as errors:
         return await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", module, *arguments),
+            *(python, "-m", module, *arguments),
             stdin=stdin,
             stdout=PIPE,
             stderr=errors,
@@ -78,6 +79,12 @@ def send(child: Process, number: signal.Signals) -> None:
             os.killpg(child.pid, number)
         else:
             child.send_signal(number)
+
+
+def kill_group(leader: int) -> None:
+    """Kills what is left of the process group of a leader, which may have ended itself."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(leader, signal.SIGKILL)
 
 
 async def end(child: Process | None, seconds: float = 0.0) -> bool:

@@ -7,15 +7,19 @@ gate that silently passes is worse than none. A service that is not configured r
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 import re
+import shlex
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
+from urllib.parse import urlsplit
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -25,7 +29,7 @@ from pydantic import (
     model_validator,
 )
 
-from onward.contracts.cron import is_cron
+from onward.contracts.cron import OFF, is_cron
 from onward.errors import ConfigError
 from onward.spelling import closest_name
 
@@ -34,10 +38,17 @@ REWARD_COMPONENTS = (
     "task_completion", "efficiency", "code_quality", "user_feedback", "safety", "accuracy", "rubric",
 )  # fmt: skip
 """Names of the built-in reward components, each with a weight of its own."""
+LEAST_KEY = 8
+"""Least characters of an API key that the environment gives."""
 
 
 class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+def _split_at_commas(value: Any) -> Any:
+    """Accepts text with commas, the form used in the environment, in place of a list."""
+    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
 
 class NatsSettings(_Section):
@@ -89,7 +100,8 @@ class ObjectSettings(_Section):
     models_url: str | None = None
     """Address for checkpoints, for example ``s3://bucket/rl-checkpoints/``. Empty: a local folder."""
     trajectories_url: str | None = None
-    """Address for datasets and archives. Empty: a local folder."""
+    """Address of frozen datasets, and of trajectories that a request of source ``s3`` may name, for example
+    ``s3://bucket/trajectories/``. Empty: datasets go to the store of checkpoints."""
 
 
 class CaptureSettings(_Section):
@@ -119,10 +131,7 @@ class CaptureSettings(_Section):
     @field_validator("optional_kinds", mode="before")
     @classmethod
     def _kinds(cls, value: Any) -> Any:
-        """Accepts text with commas, the form used in the environment."""
-        return (
-            [kind.strip() for kind in value.split(",") if kind.strip()] if isinstance(value, str) else value
-        )
+        return _split_at_commas(value)
 
     @field_validator("off_keys")
     @classmethod
@@ -130,6 +139,15 @@ class CaptureSettings(_Section):
         if not all(re.fullmatch(r"[0-9a-fA-F]{64}", key) for key in value):
             raise ValueError("a key is not a SHA-256 of 64 hex digits: never write the key itself")
         return value
+
+
+class KeyLimits(_Section):
+    """Limits of one API key: ``[http.key_limits.SHA256]``."""
+
+    requests_per_minute: int = Field(0, ge=0)
+    """Model calls of the key, at once and then in each minute; 0 means no limit."""
+    tokens_per_minute: int = Field(0, ge=0)
+    """Tokens of prompts and answers in the same sense; 0 means no limit."""
 
 
 class HttpSettings(_Section):
@@ -142,12 +160,28 @@ class HttpSettings(_Section):
     """Further host names under which clients may call the services, without port: ``agents.example.org``."""
     keys: dict[str, list[str]] = Field(default_factory=dict)
     """SHA-256 of an API key, in hex → its scopes: ingest, read, train, deploy, admin, chat, feedback."""
+    key_names: dict[str, str] = Field(default_factory=dict)
+    """SHA-256 of an API key, in hex → its name, which a training job gets as ``requester``."""
+    auth: Literal["keys", "none"] = "keys"
+    """``none`` serves every call without a key, also beyond this machine: only for a network that keeps
+    others out, such as that of a compose file."""
+    key_limits: dict[str, KeyLimits] = Field(default_factory=dict)
+    """SHA-256 of an API key, in hex → its `{requests_per_minute, tokens_per_minute}` for model calls."""
+    role_port: int = Field(0, ge=0, le=65535)
+    """Port of health and metrics of a role that runs alone (``onward run collector``); 0 picks a free one."""
     wrong_keys_per_minute: int = Field(60, ge=0)
     """Wrong keys of one network address, at once and then in each minute, that are answered 401; further ones
     are answered 429. A valid key is served all the same; 0 means no limit."""
     max_connections: int = Field(512, ge=8)
     """Connections to one port at once, at most a quarter of the process's file descriptors. Beyond it the
     oldest one that waits for a request is closed."""
+
+    @field_validator("key_limits")
+    @classmethod
+    def _limited_keys(cls, value: dict[str, KeyLimits]) -> dict[str, KeyLimits]:
+        if not all(re.fullmatch(r"[0-9a-fA-F]{64}", key) for key in value):
+            raise ValueError("a key is not a SHA-256 of 64 hex digits: never write the key itself")
+        return {key.lower(): limits for key, limits in value.items()}
 
     @field_validator("names")
     @classmethod
@@ -156,6 +190,77 @@ class HttpSettings(_Section):
             if re.fullmatch(r"[A-Za-z0-9._-]{1,253}", name) is None:
                 raise ValueError(f"{name!r} is not a host name: give the name alone, without scheme or port")
         return value
+
+
+class GatewaySettings(_Section):
+    model_aliases: dict[str, str] = Field(default_factory=dict)
+    """Model name in a call → the name that it stands for: ``{"gpt-4o" = "onward"}``, or the id of a model
+    that serves. ``/v1/models`` lists them."""
+
+    @field_validator("model_aliases")
+    @classmethod
+    def _no_chains(cls, value: dict[str, str]) -> dict[str, str]:
+        for alias, name in value.items():
+            if not alias or not name or alias == "onward" or name in value:
+                raise ValueError(
+                    f"{alias!r} = {name!r} is no alias: give a name other than 'onward', and 'onward' or a "
+                    f"model id as what it stands for"
+                )
+        return value
+
+
+PROVIDER_URLS = {"openai": "https://api.openai.com/v1", "anthropic": "https://api.anthropic.com"}
+
+
+class ProviderSettings(_Section):
+    """A service with models of its own, to which the gateway passes calls: ``[providers.NAME]``."""
+
+    kind: Literal["openai", "anthropic"] = "openai"
+    """The API that it serves: OpenAI's, as most do, or Anthropic's."""
+    base_url: str = ""
+    """Its address as a client of that API is given it: ``https://api.openai.com/v1``, or
+    ``https://api.anthropic.com`` without ``/v1``. Empty: one of these two."""
+    key: SecretStr = SecretStr("")
+    """Its API key. Better in a file or a variable."""
+    key_file: Path | None = None
+    """File that holds the key, read at the start."""
+    key_env: str = ""
+    """Environment variable that holds the key."""
+    models: list[str] = Field(default_factory=list)
+    """Models that are listed, and may be named alone; any other of its models as ``NAME/model``."""
+    timeout_seconds: float = Field(600.0, gt=0)
+    """Longest silence of the provider during a call, in seconds."""
+    connect_seconds: float = Field(10.0, gt=0)
+    """Longest time to connect."""
+    retries: int = Field(2, ge=0, le=10)
+    """Further tries after HTTP 408, 409, 429, 5xx or a failed connection."""
+    breaker_failures: int = Field(5, ge=1)
+    """Failures in a row after which calls are refused without asking it."""
+    breaker_seconds: float = Field(30.0, gt=0)
+    """Seconds until it is then asked once more."""
+    standby: str = ""
+    """Model that answers while the provider's circuit is open: ``current`` on this gateway's engine, or that
+    of another provider, such as ``ollama/{current}``. Empty: none, calls are refused meanwhile."""
+    max_tokens: int = Field(4096, ge=1)
+    """``anthropic`` only: longest answer of a call that gives no limit, which that API demands."""
+
+    @field_validator("base_url")
+    @classmethod
+    def _address(cls, value: str) -> str:
+        if value and re.fullmatch(r"https?://[^\s/?#@]+(/[^\s?#@]*)?", value) is None:
+            raise ValueError("the base_url is not http://host:port/path: leave out user, password and query")
+        return value.rstrip("/")
+
+    @model_validator(mode="after")
+    def _one_key(self) -> ProviderSettings:
+        if sum((bool(self.key.get_secret_value()), self.key_file is not None, bool(self.key_env))) > 1:
+            raise ValueError("key, key_file and key_env exclude each other: give one of them")
+        return self
+
+    @property
+    def url(self) -> str:
+        """The address, or that of the service whose API it is."""
+        return self.base_url or PROVIDER_URLS[self.kind]
 
 
 class FeedbackSettings(_Section):
@@ -176,10 +281,7 @@ class FeedbackSettings(_Section):
     @field_validator("origins", mode="before")
     @classmethod
     def _origins_text(cls, value: Any) -> Any:
-        """Accepts text with commas, the form used in the environment."""
-        return (
-            [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
-        )
+        return _split_at_commas(value)
 
     @field_validator("origins")
     @classmethod
@@ -196,10 +298,31 @@ class FeedbackSettings(_Section):
         return [origin.lower() for origin in value]
 
 
+def _server_address(value: str) -> str:
+    """Refuses an address that is no ``http://host:port``. Empty means that none is given."""
+    if value and re.fullmatch(r"https?://[^\s/?#@]+(/v1)?/?", value) is None:
+        raise ValueError("the url is not http://host:port: give scheme, host and port, no user or path")
+    return value
+
+
+ServerAddress = Annotated[str, AfterValidator(_server_address)]
+"""Address of an inference server, or nothing."""
+_VLLM_OWN = ("--model", "--served-model-name", "--host", "--port", "--uds", "--api-key")
+"""Options of a vLLM server that the gateway alone gives."""
+
+
 class VllmSettings(_Section):
-    url: str = ""
-    """Address of the server: ``http://127.0.0.1:8000``. It must be started with ``--enable-lora
-    --logprobs-mode processed_logprobs`` and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True."""
+    url: ServerAddress = ""
+    """Address of a server that you run: ``http://127.0.0.1:8000``, started with ``--enable-lora
+    --logprobs-mode processed_logprobs`` and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True. Empty: the gateway starts
+    one and keeps it alive."""
+    command: list[str] = Field(default_factory=list)
+    """Command of the server that the gateway starts, for a vLLM in another environment:
+    ``["/opt/vllm/bin/python", "-m", "vllm.entrypoints.openai.api_server"]``. Empty: the vLLM that is
+    installed beside Onward."""
+    options: list[str] = Field(default_factory=list)
+    """Further options of that server, such as ``--dtype float32``; they take precedence over Onward's, except
+    for its model, name, address and key, which cannot be given."""
     key: SecretStr = SecretStr("")
     """API key of the server (its ``--api-key``)."""
     model: str = ""
@@ -209,27 +332,113 @@ class VllmSettings(_Section):
     timeout_seconds: float = Field(600.0, gt=0)
     """Longest time for one answer, in seconds."""
 
-    @field_validator("url")
+    @field_validator("command", "options", mode="before")
     @classmethod
-    def _address(cls, value: str) -> str:
-        if value and re.fullmatch(r"https?://[^\s/?#@]+(/v1)?/?", value) is None:
-            raise ValueError("the url is not http://host:port: give scheme, host and port, no user or path")
+    def _words(cls, value: Any) -> Any:
+        """Accepts text as a shell splits it, the form used in the environment."""
+        return shlex.split(value) if isinstance(value, str) else value
+
+    @field_validator("options")
+    @classmethod
+    def _leave_ours(cls, value: list[str]) -> list[str]:
+        for word in value:
+            name = word.partition("=")[0].replace("_", "-")  # vLLM takes both
+            if len(name) > 2 and any(own.startswith(name) for own in _VLLM_OWN):  # and it takes abbreviations
+                raise ValueError(
+                    f"the option {word.partition('=')[0]} is set by Onward, which needs a model, name, "
+                    f"address and key of its own choice: leave it out"
+                )
         return value
+
+
+class ModelsSettings(_Section):
+    aliases: dict[str, str] = Field(default_factory=dict)
+    """Names for model folders: `"qwen2.5-32b-instruct" = "/models/qwen"`. ``model.base``, ``RL_BASE_MODEL``,
+    ``--model`` and training requests may use such a name, in upper or lower case."""
+    require_signature: bool = False
+    """Refuses a checkpoint whose manifest no trusted key has signed (``onward keys init``)."""
+    trusted_keys: list[str] = Field(default_factory=list)
+    """Public keys, in base64, whose signatures count beside the key in ``run/``: those of trainers on other
+    data folders, and earlier keys."""
+
+    @field_validator("trusted_keys")
+    @classmethod
+    def _public_keys(cls, value: list[str]) -> list[str]:
+        for key in value:
+            if re.fullmatch(r"[A-Za-z0-9+/]{43}=", key) is None:
+                raise ValueError(
+                    f"{key[:60]!r} is no public key: give the line that 'onward keys show' prints"
+                )
+        return value
+
+    @field_validator("aliases")
+    @classmethod
+    def _differ(cls, value: dict[str, str]) -> dict[str, str]:
+        seen: dict[str, str] = {}
+        for name, folder in value.items():
+            if not name.strip() or not folder.strip():
+                raise ValueError(f"the alias {name!r} has no name or no folder: give both")
+            if name.lower() in ("tiny", "smollm2"):
+                raise ValueError(
+                    f"{name!r} is a model that Onward makes or pulls itself: choose another name"
+                )
+            if (other := seen.setdefault(name.lower(), name)) != name:
+                raise ValueError(f"{name!r} and {other!r} differ in case alone: keep one of them")
+        return value
+
+    def names_of(self, name: str) -> list[str]:
+        """Returns the aliases of the same folder."""
+        return [alias for alias, folder in self.aliases.items() if folder == self.expand(name)]
+
+    def expand(self, name: str) -> str:
+        """Returns the folder of an alias, whatever the case of its letters; another name as it is."""
+        found = {alias.lower(): folder for alias, folder in self.aliases.items()}
+        return found.get(name.strip().lower(), name)
+
+
+class SglangSettings(_Section):
+    url: ServerAddress = ""
+    """Address of a server that you run: ``http://127.0.0.1:30000``, started with ``--enable-lora``."""
+    key: SecretStr = SecretStr("")
+    """API key of the server (its ``--api-key``)."""
+    model: str = ""
+    """Name under which the server serves the base model; empty: the first that it lists."""
+    adapters_dir: str = ""
+    """Path of ``models/adapters`` of the data directory on the server; empty: the same path as here."""
+    timeout_seconds: float = Field(600.0, gt=0)
+    """Longest time for one answer, in seconds."""
 
 
 class ModelSettings(_Section):
     base: str = "smollm2"
-    """``tiny``, ``smollm2``, or a folder with a Llama-shaped safetensors model and its tokenizer."""
+    """``tiny``, ``smollm2``, an alias of ``[models.aliases]``, or a folder with a model in transformers' form
+    (safetensors)."""
     id_pattern: str = "agent-zero-rl-v{n}"
     """Name of released models. ``{n}`` counts up; in ``…-v2.{n}`` only the last number does."""
-    device: str = "cpu"
+    device: str = "auto"
+    """Device of the engine and of the jobs: ``cpu``, ``cuda``, ``cuda:N``, or ``auto``, which is the first
+    GPU if there is one."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Number format of the network: ``float32``, ``bfloat16``, ``float16``, or ``auto``: bfloat16 on a GPU,
+    and on a CPU that a short measurement finds faster in it."""
     threads: int = Field(0, ge=0)
     """CPU threads of the engine and of a training job; 0 means all cores."""
     max_batch: int = Field(64, ge=1)
     max_context: int = Field(2048, ge=64)
-    engine: Literal["local", "vllm"] = "local"
-    """Sampler: the built-in engine, or the vLLM server of ``[vllm]`` (``base`` is then the folder of the same
-    model here, for its tokenizer and its identity)."""
+    path: Literal["auto", "transformers"] = "auto"
+    """Code that computes the model in jobs and the built-in engine: Onward's own forward where it knows the
+    family, or always the modules of transformers."""
+    engine: Literal["local", "vllm", "sglang"] = "local"
+    """Sampler: the built-in engine; the vLLM server of ``[vllm]``, which the gateway starts unless
+    ``vllm.url`` is given (``base`` is then the folder of the same model here); or the SGLang server of
+    ``[sglang]``."""
+
+    @field_validator("device")
+    @classmethod
+    def _device(cls, value: str) -> str:
+        if re.fullmatch(r"auto|cpu|cuda(:\d{1,3})?", value) is None:
+            raise ValueError(f"{value[:40]!r} is no device: give auto, cpu, cuda or cuda:N")
+        return value
 
 
 class CustomComponent(_Section):
@@ -298,7 +507,18 @@ class TrainingSettings(_Section):
     threshold: int = Field(5000, ge=1)
     """Number of rewarded trajectories of the current policy, since the last snapshot, that starts a job."""
     schedule: str = "0 2 * * *"
-    """Cron expression, UTC. Parsed and shown; not active yet."""
+    """Cron expression, UTC, of scheduled jobs, or ``off``. A run that was missed is made once."""
+    min_new: int = Field(64, ge=1)
+    """Least number of rewarded trajectories since the last snapshot for a job by the schedule or by
+    degradation (``threshold``, if that is lower): the same data is not trained on again."""
+    cooldown_minutes: float = Field(60.0, ge=0)
+    """Time after a failed or cancelled job, or a candidate that was not promoted, without a job by threshold,
+    schedule or degradation. A manual one starts all the same."""
+    degradation_drop: float = Field(0.10, gt=0, le=1)
+    """Fall of the current policy's mean raw total below its frozen baseline that counts as degradation. 1
+    switches the test off."""
+    degradation_alpha: float = Field(0.045, gt=0, lt=1)
+    """Budget of false alarms of the degradation test, over the whole life of one policy."""
     learning_rate: float = Field(1e-5, gt=0)
     batch_size: int = Field(32, ge=1)
     epochs: int = Field(3, ge=1)
@@ -309,23 +529,49 @@ class TrainingSettings(_Section):
     max_masked_share: float = Field(0.5, ge=0, le=1)
     """Share of sampled answers without tokens to train on (redacted, or continuing redacted ones) above which
     a policy gradient fails with code DATA, so that nothing trains silently on a remnant."""
+    preset: Literal["default", "seed"] = "default"
+    """``seed``: the requests that Onward makes itself are the RL trainer profile's, word for word (PPO, 1e-5,
+    32, 3 epochs …). The default leaves the numbers to the model's recipe, which learns more."""
+    strict: bool = False
+    """A job fails with code DATA if a part of its request cannot be met, instead of reporting it."""
+    checkpoint_days: float = Field(90, ge=0)
+    """Days after a job's end for which its checkpoints are kept; 0 keeps all. Those of the current and the
+    previous model and of a release under way are never deleted."""
+    cost_per_hour: float = Field(0, ge=0)
+    """Price of an hour of the training machine in US dollars, for the cost in a job's status and card."""
+    trackers: list[Literal["wandb", "mlflow"]] = Field(default_factory=list)
+    """Trackers that jobs report to beside TensorBoard: ``wandb``, ``mlflow``, each an extra of its own."""
     max_attempts: int = Field(3, ge=1)
+    """Attempts of a job that may end by its own fault. Kills and outages do not count."""
+    infra_pause_seconds: float = Field(600.0, gt=0)
+    """Longest pause before the next attempt of a job that a part which is away has interrupted. The first
+    pause is 5 s, and each one in a row is twice as long."""
+    timeout_seconds: float = Field(86_400.0, gt=0)
+    """Longest time of one attempt. It is then ended (TIMEOUT), and the next one continues from its state."""
+    max_kl: float = Field(10.0, gt=0)
+    """KL divergence of a step, in nats per token, above which an attempt ends with CONVERGENCE."""
+    min_entropy: float = Field(0.0, ge=0)
+    """Entropy of a step below which an attempt ends with CONVERGENCE. 0: never, since a policy that has
+    learnt its task has little."""
+    falling_evaluations: int = Field(3, ge=2)
+    """Evaluations in a row with a falling reward after which an attempt ends with CONVERGENCE, if the whole
+    fall is more than chance explains."""
     lease_seconds: float = Field(15.0, gt=0)
     return_from: Literal["outcome", "raw_total"] = "outcome"
     environments: list[str] = Field(default_factory=list)
     """Environments that a training request on the bus may name besides the built-in ones: addresses, such as
     ``https://envs.example.org/webshop`` (and what is below it), and ``package.module:object``."""
+    data_roots: list[str] = Field(default_factory=list)
+    """Folders with trajectories that a training request of source ``local`` may name files in; none by
+    default."""
     unparsable_penalty: float = Field(0.5, ge=0, le=1)
     """Penalty subtracted from the return of a trajectory with an answer that could not be parsed. 0 counts it
     like any other failure, and the policy then loses its output format while it learns the task."""
 
-    @field_validator("environments", mode="before")
+    @field_validator("environments", "data_roots", "trackers", mode="before")
     @classmethod
-    def _environments_text(cls, value: Any) -> Any:
-        """Accepts text with commas, the form used in the environment."""
-        return (
-            [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
-        )
+    def _text_with_commas(cls, value: Any) -> Any:
+        return _split_at_commas(value)
 
     @field_validator("environments")
     @classmethod
@@ -341,8 +587,10 @@ class TrainingSettings(_Section):
     @field_validator("schedule")
     @classmethod
     def _cron(cls, value: str) -> str:
-        if not is_cron(value):
-            raise ValueError(f"{value!r} is not a cron expression: five fields, for example '0 2 * * *'")
+        if value != OFF and not is_cron(value):
+            raise ValueError(
+                f"{value!r} is not a cron expression: five fields, for example '0 2 * * *', or 'off'"
+            )
         return value
 
 
@@ -351,9 +599,10 @@ class ReleaseSettings(_Section):
     """The candidate's share of new sessions in each step."""
     step_minutes: list[float] = Field(default=[60, 60, 120, 0])
     """Least time in each step, in minutes. The share changes at 0, 60, 120 and 240 minutes."""
-    min_sessions: list[int] = Field(default=[50, 100, 200, 0])
+    min_sessions: list[int] = Field(default=[])
     """Candidate sessions with a known outcome that a step needs before it may end: one at least, and lost
-    sessions do not count. ``time_scale`` never lowers it."""
+    sessions do not count. Empty: a third of what the traffic of the last days brings in the step's time,
+    at most 50, 100 and 200. ``time_scale`` never lowers numbers."""
     time_scale: float = Field(1.0, gt=0)
     """Factor on the times of the schedule: 1 is real time; 0.01 is a hundred times faster."""
     bake_minutes: float = Field(60, ge=0)
@@ -368,22 +617,51 @@ class ReleaseSettings(_Section):
     reward_maturity_seconds: float = Field(120, ge=0)
     lost_after_seconds: float = Field(600, gt=0)
     """Seconds without any outcome after which a session counts as lost on its arm."""
+    max_bake: float = Field(4.0, ge=0)
+    """Most hours of the last step: it is prolonged so far until "not worse" is shown; 0: never prolonged.
+    ``on_inconclusive`` decides what happens then."""
     on_inconclusive: Literal["promote", "hold", "ask"] = "promote"
     step_deadline_minutes: float = Field(24 * 60, gt=0)
     """Minutes after which a step with too few sessions is inconclusive: it holds and alerts."""
     min_delta: float = Field(-0.05, le=0)
     """Paired difference to the current model below which validation fails."""
-    strategy: Literal["canary", "auto"] = "canary"
-    """``canary``: every release goes through all steps. ``auto`` follows the measured improvement: from 0.15
-    blue-green, from 0.05 canary, below that a canary that starts at 5 %."""
-    suite: str = "desk"
-    suite_size: int = Field(100, ge=10)
+    strategy: Literal["auto", "canary", "immediate"] = "auto"
+    """``auto`` follows the measured improvement: from 0.15 blue-green, from 0.05 canary, from 0 a careful
+    canary that starts at 5 %, below 0 no release. ``canary``: every release goes through all steps, down to
+    ``min_delta``. ``immediate``: the candidate gets all traffic but ``bake_share`` at once."""
+    mode: Literal["release", "shadow"] = "release"
+    """``shadow``: candidates are trained and validated, and none is released."""
+    approval: Literal["never", "critical", "always"] = "never"
+    """Releases that wait for a person's approval. ``critical``: those not validated or not shown, with a
+    safety check that is not passed, or with nearly all traffic at once."""
+    approval_hours: float = Field(24.0, gt=0)
+    """Hours after which ``on_approval_timeout`` decides about a release that waits."""
+    on_approval_timeout: Literal["refuse", "approve", "wait"] = "refuse"
+    """Decision if no person has answered by then."""
+    gates: Literal["sequential", "threshold"] = "sequential"
+    """``sequential``: E-values with a budget of false alarms. ``threshold``: fixed limits, read every
+    ``threshold_minutes``; at low traffic they often take back a model that is as good."""
+    threshold_minutes: float = Field(5.0, gt=0)
+    """Minutes between two checks of the limits; each reads the last 30 minutes."""
+    consecutive: int = Field(1, ge=1, le=12)
+    """Checks in a row that must break a limit (gates = "threshold" alone)."""
     canary_ramp_hours: float = Field(4.0, gt=0)
     """Hours of the ramp (CANARY_RAMP_HOURS); scales ``step_minutes`` by n/4."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _moved(cls, given: Any) -> Any:
+        if isinstance(given, Mapping) and not {"suite", "suite_size"}.isdisjoint(given):
+            raise ValueError(
+                'release.suite and release.suite_size have moved: set validation.suites = ["desk"] and '
+                "validation.size"
+            )
+        return given
+
     @model_validator(mode="after")
     def _same_length(self) -> ReleaseSettings:
-        if not (len(self.steps) == len(self.step_minutes) == len(self.min_sessions)):
+        given = self.min_sessions or self.steps
+        if not (len(self.steps) == len(self.step_minutes) == len(given)):
             raise ValueError("release.steps, step_minutes and min_sessions must have the same length")
         if sorted(self.steps) != list(self.steps) or self.steps[-1] != 1.0 or self.steps[0] <= 0:
             raise ValueError("release.steps must rise from above 0 to exactly 1.0")
@@ -394,13 +672,95 @@ class ReleaseSettings(_Section):
         return self.step_minutes[step] * 60.0 * self.time_scale * (self.canary_ramp_hours / 4.0)
 
 
+class ValidationSettings(_Section):
+    suites: list[str] = []
+    """Suites that a candidate is validated with, such as ``recorded:agent=NAME,days=30``. Empty: a release
+    says "not validated"."""
+    other_tasks: list[str] = []
+    """Suites of other tasks than the candidate was trained for: they may only stop a release."""
+    size: int = Field(100, ge=10)
+    """Most items of a suite that can choose how many it has; both models get the same ones."""
+    regression: Literal["interval", "point"] = "interval"
+    """Number that must not be below ``release.min_delta``: the lower end of the difference's interval, or the
+    difference."""
+    required: bool = False
+    """Reject a candidate whose validation is "not shown" or "not validated"."""
+    max_unscored: float = Field(0.1, ge=0, le=1)
+    """Share of a suite's items that may be left unjudged; above it the suite shows nothing."""
+    rubric: str | None = None
+    """``module:function`` that judges recorded tasks, in place of the recorded outcome."""
+
+
 class ExternalSettings(_Section):
-    """Published settings without an effect yet: parsed, checked and shown as not active."""
+    """Published settings of the two services that Onward takes the place of."""
 
     agentgym_rl_url: str | None = None
+    """Address of the training service: ``onward training start`` sends its request there, and its host
+    name is one under which clients may call."""
     agentgym_rl_api_key: SecretStr | None = None
+    """API key with the scopes train and read: of clients, and of ``onward training start``."""
     tensorzero_base_url: str | None = None
+    """Address of the gateway; its host name is one under which clients may call."""
     tensorzero_admin_token: SecretStr | None = None
+    """API key with the scopes deploy, read and chat."""
+
+    @field_validator("agentgym_rl_url", "tensorzero_base_url")
+    @classmethod
+    def _address(cls, value: str | None) -> str | None:
+        if value and re.fullmatch(r"https?://[A-Za-z0-9._-]{1,253}(:\d{1,5})?/?", value) is None:
+            raise ValueError("the url is not http://host:port: give scheme, host and port alone")
+        return value
+
+    @field_validator("agentgym_rl_api_key", "tensorzero_admin_token")
+    @classmethod
+    def _long_enough(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None and len(value.get_secret_value()) < LEAST_KEY:
+            raise ValueError(f"the key has fewer than {LEAST_KEY} characters: give a longer one")
+        return value
+
+    def keys(self) -> dict[str, tuple[str, list[str]]]:
+        """Returns the keys as SHA-256 → (name, scopes)."""
+        given = (
+            (self.agentgym_rl_api_key, "agentgym-rl", ["train", "read"]),
+            (self.tensorzero_admin_token, "tensorzero-admin", ["deploy", "read", "chat"]),
+        )
+        return {
+            hashlib.sha256(secret.get_secret_value().encode()).hexdigest(): (name, scopes)
+            for secret, name, scopes in given
+            if secret is not None
+        }
+
+    def names(self) -> list[str]:
+        """Returns the host names of the addresses."""
+        given = (self.agentgym_rl_url, self.tensorzero_base_url)
+        return [name for name in (urlsplit(url).hostname for url in given if url) if name]
+
+
+class TensorZeroSettings(_Section):
+    """A TensorZero gateway that follows the releases beside the built-in ones."""
+
+    apply: Literal["", "embedded", "file", "endpoint"] = ""
+    """The way on which routes reach it: a gateway within the releaser's process, ``config_file`` and
+    ``reload_command``, or its own apply endpoint. Empty: there is none."""
+    config_file: str = ""
+    """File for ``embedded`` and ``file``; what else it contains stays. Empty: ``run/tensorzero.toml``."""
+    reload_command: list[str] = Field(default_factory=list)
+    """Command that makes TensorZero read ``config_file`` again, such as ``["docker", "restart", "t0"]``."""
+    urls: list[str] = Field(default_factory=list)
+    """Addresses of all replicas for ``endpoint``. Empty: ``external.tensorzero_base_url``."""
+    function: str = Field("agent", pattern=r"[a-z][a-z0-9_]{0,63}")
+    """Function whose variants split the traffic."""
+    upstream: str = ""
+    """Address of the OpenAI-compatible engine behind it. Empty: this gateway, which serves both models by
+    name."""
+    upstream_key: str = ""
+    """Place of that engine's key in TensorZero's form, such as ``env::ENGINE_KEY``. Empty: none is sent."""
+
+    @field_validator("reload_command", mode="before")
+    @classmethod
+    def _words(cls, value: Any) -> Any:
+        """Accepts text as a shell splits it, the form used in the environment."""
+        return shlex.split(value) if isinstance(value, str) else value
 
 
 class Settings(_Section):
@@ -411,20 +771,43 @@ class Settings(_Section):
     objects: ObjectSettings = ObjectSettings()
     capture: CaptureSettings = Field(default_factory=lambda: CaptureSettings.model_validate({}))
     http: HttpSettings = Field(default_factory=lambda: HttpSettings.model_validate({}))
+    gateway: GatewaySettings = Field(default_factory=lambda: GatewaySettings.model_validate({}))
+    providers: dict[str, ProviderSettings] = Field(default_factory=dict)
+    """Providers behind the gateway, by name."""
     feedback: FeedbackSettings = Field(default_factory=lambda: FeedbackSettings.model_validate({}))
     model: ModelSettings = Field(default_factory=lambda: ModelSettings.model_validate({}))
+    models: ModelsSettings = Field(default_factory=lambda: ModelsSettings.model_validate({}))
     reward: RewardSettings = Field(default_factory=lambda: RewardSettings.model_validate({}))
     training: TrainingSettings = Field(default_factory=lambda: TrainingSettings.model_validate({}))
     release: ReleaseSettings = Field(default_factory=lambda: ReleaseSettings.model_validate({}))
+    validation: ValidationSettings = Field(default_factory=lambda: ValidationSettings.model_validate({}))
     external: ExternalSettings = ExternalSettings()
+    tensorzero: TensorZeroSettings = Field(default_factory=lambda: TensorZeroSettings.model_validate({}))
     vllm: VllmSettings = Field(default_factory=lambda: VllmSettings.model_validate({}))
+    sglang: SglangSettings = Field(default_factory=lambda: SglangSettings.model_validate({}))
     agentzero_jetstream: bool = True
 
     @model_validator(mode="after")
-    def _has_a_server(self) -> Settings:
-        if self.model.engine == "vllm" and not self.vllm.url:
-            raise ValueError("model.engine is vllm but vllm.url is empty: give the address of the server")
+    def _has_an_address(self) -> Settings:
+        if self.tensorzero.apply == "endpoint" and not (
+            self.tensorzero.urls or self.external.tensorzero_base_url
+        ):
+            raise ValueError("tensorzero.apply is endpoint: give tensorzero.urls or TENSORZERO_BASE_URL")
         return self
+
+    @field_validator("providers")
+    @classmethod
+    def _provider_names(cls, value: dict[str, ProviderSettings]) -> dict[str, ProviderSettings]:
+        taken: dict[str, str] = {"onward": "the gateway"}
+        for name, provider in value.items():
+            if re.fullmatch(r"[a-z][a-z0-9_-]{0,63}", name) is None or name == "onward":
+                raise ValueError(f"{name!r} is not a provider's name: use a-z, 0-9, _ and -, a letter first")
+            for model in provider.models:
+                other = taken.setdefault(model, name)
+                if not model or other != name:
+                    said = f"{model!r} is a model of {other}" if model else "a name is empty"
+                    raise ValueError(f"{said}: list each model of {name} once, by its own name")
+        return value
 
     @property
     def run_dir(self) -> Path:
@@ -436,18 +819,20 @@ class Settings(_Section):
         """Address of checkpoints and quarantined bodies: a URL, or a folder within ``data_dir``."""
         return self.objects.models_url or str(self.data_dir / "objects")
 
-    def inactive(self) -> dict[str, str]:
-        """Returns the configured settings that have no effect yet, each with the reason."""
-        shown: dict[str, str] = {}
-        if self.external.agentgym_rl_url or self.external.agentgym_rl_api_key:
-            shown["AGENTGYM_RL_*"] = "training runs inside Onward; an outside service is not called yet"
-        if self.external.tensorzero_base_url or self.external.tensorzero_admin_token:
-            shown["TENSORZERO_*"] = "the built-in gateway serves; TensorZero is not driven yet"
-        if "schedule" in self.training.model_fields_set:
-            shown["RL_SCHEDULE_CRON"] = "scheduled training is not active yet"
-        if self.objects.trajectories_url:
-            shown["TRAJECTORY_STORAGE_PATH"] = "trajectories are archived in the warehouse only"
-        return shown
+    @property
+    def datasets_at(self) -> str:
+        """Address of frozen datasets and, for source ``s3``, of trajectories to learn from."""
+        return self.objects.trajectories_url or self.objects_at
+
+    def api_keys(self) -> dict[str, list[str]]:
+        """Returns every configured API key as SHA-256 → scopes, from ``http.keys`` and the environment."""
+        own = {digest: scopes for digest, (_, scopes) in self.external.keys().items()}
+        return {**own, **self.http.keys}
+
+    def key_names(self) -> dict[str, str]:
+        """Returns the names of the API keys, by SHA-256."""
+        own = {digest: name for digest, (name, _) in self.external.keys().items()}
+        return {**own, **self.http.key_names}
 
 
 # Published variable (docs/compatibility.md) → (section, field). Values stay text; pydantic converts them.

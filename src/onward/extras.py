@@ -15,7 +15,9 @@ from onward.errors import MissingExtraError
 
 MODULES: dict[str, tuple[str, ...]] = {
     "chdb": ("server",),
+    "croniter": ("server",),
     "fastapi": ("server",),
+    "httptools": ("server",),
     "obstore": ("server",),
     "prometheus_client": ("server",),
     "starlette": ("server",),
@@ -24,8 +26,10 @@ MODULES: dict[str, tuple[str, ...]] = {
     "numpy": ("server", "lm", "control"),
     "torch": ("lm", "control"),
     "safetensors": ("lm", "control"),
+    "jinja2": ("lm",),
     "tokenizers": ("lm",),
     "transformers": ("lm",),
+    "llguidance": ("lm",),
     "gymnasium": ("control",),
     "onnx": ("control",),
     "threadpoolctl": ("control",),
@@ -34,7 +38,11 @@ MODULES: dict[str, tuple[str, ...]] = {
     "langchain_core": ("langchain",),
     "pyarrow": ("export",),
     "datasets": ("export",),
+    "wandb": ("wandb",),
+    "mlflow": ("mlflow",),
+    "inspect_ai": ("eval",),
     "stable_baselines3": ("bench",),
+    "tensorzero": ("tensorzero",),
 }
 """Top-level module → the extras that install it. An error names the extra of the importing package if listed
 here, else the first."""

@@ -14,7 +14,7 @@ import json
 import os
 import signal
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, nullcontext
+from contextlib import AbstractContextManager, AsyncExitStack, ExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -30,14 +30,18 @@ from onward.bus.streams import sized
 from onward.clock import Clock, SystemClock
 from onward.config import Settings
 from onward.context import Context
-from onward.errors import ConfigError, folder_advice, hide_login
+from onward.coordinator import schedule
+from onward.errors import ConfigError, ObjectError, folder_advice, hide_login
 from onward.files import OWNER_ALONE, keep_private, locked, write_whole
+from onward.health.alone import served_alone
 from onward.health.disk import refuse_full
 from onward.health.watch import Watch
 from onward.http.app import local_key
 from onward.http.server import check_exposure, check_free
+from onward.lm import devices
 from onward.roles import beside, keep_running, together
 from onward.serving import base_models
+from onward.serving.engines.vllm_server import command_of, dtype_of
 from onward.telemetry.alerts import Alerts
 from onward.telemetry.metrics import Metrics
 from onward.warehouse import EmbeddedWarehouse, Objects, Warehouse
@@ -60,6 +64,8 @@ BESIDE = {"collector": "onward.recovery.service"}
 """Role → module with further work of its process. It never ends by itself, and it is no role."""
 NEED_MODEL = frozenset({"trainer", "gateway"})
 ENDPOINTS = "endpoints.json"
+START_SECONDS = 4.0
+"""Time in which NATS and the object store must answer at the start, so that what is missing is known soon."""
 END_TRIES = 30
 """Seconds that roles have to finish their current work."""
 
@@ -88,19 +94,25 @@ async def parts(
     clock = clock or SystemClock()
     for role in ("gateway", "api"):  # before anything slow is started
         if role in roles:
-            check_exposure(settings.http.host, settings.http.keys)
+            check_exposure(settings.http.host, settings.api_keys(), settings.http.auth)
             port = getattr(settings.http, f"{role}_port")
             await check_free(settings.http.host, port, f"The {role} (http.{role}_port)")
-    from onward.capture.make_redactor import redactor_of  # compiles the rules: not at every command's start
-
-    redactor_of(settings)  # an unknown kind or a missing file fails here, before anything is started
+    base_model = None
     if NEED_MODEL.intersection(roles):
         extras.require("lm", "torch", "The engine")
-    base_model = (
-        base_models.resolve(settings.model.base, settings.data_dir / "models")
-        if NEED_MODEL.intersection(roles)
-        else None
-    )
+        devices.refuse_missing(settings.model.device)
+        base_model = _base_model(settings, roles)
+    from onward.capture.make_redactor import redactor_of  # compiles the rules: not at every command's start
+
+    if "coordinator" in roles:
+        schedule.check(settings.training.schedule)
+    if {"trainer", "gateway", "releaser"}.intersection(roles):
+        from onward.training.signatures import refuse_unsigned_setup
+
+        refuse_unsigned_setup(settings, signs="trainer" in roles)
+    redactor_of(settings)  # an unknown kind or a missing file fails here, before anything is started
+    if roles:
+        await check_stores(settings)
     settings.run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     if not join:
         local_key(settings.run_dir)  # the collector redacts it from its first message on
@@ -136,6 +148,49 @@ async def parts(
                 yield ctx
 
 
+async def check_stores(settings: Settings) -> None:
+    """Lists a prefix of each configured store: a missing bucket answers the look for one object as if only
+    that were missing. Raises ObjectError, with what to check, for a store that does not answer or refuses.
+    The client itself would repeat its request for minutes."""
+    stores = {
+        "MODEL_STORAGE_PATH": settings.objects.models_url,
+        "TRAJECTORY_STORAGE_PATH": settings.objects.trajectories_url,
+    }
+    for variable, address in stores.items():
+        if address is None:
+            continue
+        store = Objects.open(address)
+        try:
+            async with asyncio.timeout(START_SECONDS):
+                await store.list("onward-start")
+        except (TimeoutError, ObjectError) as error:
+            why = f"{START_SECONDS:g} s without an answer" if isinstance(error, TimeoutError) else str(error)
+            raise ObjectError(
+                f"The object store {address} ({variable}) cannot be used ({why.rstrip('.')}): check the "
+                f"address, AWS_ENDPOINT_URL, AWS_REGION and the credentials, or leave it out for a folder."
+            ) from None
+
+
+def _base_model(settings: Settings, roles: Sequence[str]) -> Path:
+    """Returns the folder of the base model, checked for what ``roles`` do with it. A vLLM server on another
+    machine has the model in its own memory."""
+    model, models = settings.model, settings.data_dir / "models"
+    if "gateway" in roles and model.engine == "sglang":
+        return base_models.resolve(model.base, models, settings.models)
+    if "gateway" in roles and model.engine == "vllm":
+        if settings.vllm.url:
+            return base_models.resolve(model.base, models, settings.models)
+        command_of(settings.vllm)  # a server that cannot be started is reported first
+        return base_models.require(
+            model.base, models, settings.models,
+            purpose="vllm", device=model.device, dtype=dtype_of(settings.vllm),
+        )  # fmt: skip
+    return base_models.require(
+        model.base, models, settings.models,
+        purpose="serving" if "gateway" in roles else "lora", device=model.device, dtype=model.dtype,
+    )  # fmt: skip
+
+
 def _make_private(settings: Settings) -> None:
     """Keeps the data folder for its owner. For a folder of another user it logs a warning and goes on."""
     try:
@@ -159,7 +214,7 @@ async def _bus(settings: Settings, clock: Clock) -> AsyncIterator[tuple[Bus, Nat
             await server.start()
             stack.push_async_callback(server.stop)
             url, login = server.url, Login(token=server.token)
-        bus = await Bus.connect(url, **login, clock=clock)
+        bus = await Bus.connect(url, **login, clock=clock, connect_timeout=START_SECONDS)
         stack.push_async_callback(bus.close)
         yield bus, server
 
@@ -217,7 +272,10 @@ async def running(
         refuse_full(settings.data_dir)
     _make_private(settings)
     with nullcontext() if join else _locked(settings.run_dir):
-        async with parts(settings, roles=roles, join=join, clock=clock) as ctx:
+        async with (
+            parts(settings, roles=roles, join=join, clock=clock) as ctx,
+            served_alone(ctx, roles[0]) if join and len(roles) == 1 else nullcontext(),
+        ):
             ctx.ready.update(dict.fromkeys(roles, False))
             started: set[str] = set()
             tasks = {
@@ -377,6 +435,12 @@ async def attached(
     ``roles``: those of this process, none for the command line. A role alone logs in with its own rights.
     """
     if not is_running(settings):
+        with ExitStack() as stack:
+            if (settings.run_dir / "lock").exists() and not _hold(settings, stack):
+                raise ConfigError(
+                    f"Onward is starting or stopping on {settings.data_dir}: try again when 'onward up' says "
+                    "that it is up."
+                )
         raise ConfigError(
             f"Nothing runs on {settings.data_dir}: start it with 'onward up', or "
             f"{folder_advice(settings.data_dir)}."
@@ -451,7 +515,7 @@ async def at_rest(settings: Settings) -> AsyncIterator[Context | None]:
         yield await stack.enter_async_context(parts(settings, roles=()))
 
 
-def _hold(settings: Settings, stack: AsyncExitStack) -> bool:
+def _hold(settings: Settings, stack: AsyncExitStack | ExitStack) -> bool:
     """Locks the data folder until ``stack`` ends; returns False if a running Onward has it."""
     try:
         stack.enter_context(_locked(settings.run_dir))

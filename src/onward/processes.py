@@ -6,12 +6,14 @@ signal (``PR_SET_PDEATHSIG``) is bound to the *thread* that started it. Both met
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
 import threading
 import time
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # every child imports this module, few start processes of multiprocessing
@@ -36,6 +38,13 @@ def die_with_parent(poll_seconds: float = 1.0) -> None:
     if os.getppid() != parent:
         os._exit(1)
     threading.Thread(target=watch, name="parent-watch", daemon=True).start()
+
+
+def end_first_for_memory() -> None:
+    """Asks the kernel to choose this process first when memory runs out, before the parent and the servers.
+    Has no effect where the kernel has no such file."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("500")
 
 
 def start_deaf(process: BaseProcess) -> None:
@@ -77,6 +86,46 @@ if sys.platform.startswith("linux"):
 if os.getppid() == int(sys.argv[1]):  # the parent may have died before prctl
     os.execv(sys.argv[2], sys.argv[2:])
 """
+
+
+def birth(pid: int) -> str | None:
+    """Returns a mark that no other process with this id ever has: the boot and the tick of its start.
+
+    None if no process has the id, or if the system has no ``/proc``.
+    """
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot}:{_stat(pid)[19]}"
+    except (OSError, IndexError):
+        return None
+
+
+def left_of_session(leader: int, born: str, output: Path) -> list[int]:
+    """Returns the processes that are left of the session that ``leader``, of birth ``born``, had started.
+
+    An id may be in use again. A living leader must have the same birth. Without one, a process counts only
+    if it also writes to ``output``, as the leader did.
+    """
+    now = birth(leader)
+    if now not in (None, born) or born.partition(":")[0] != (birth(os.getpid()) or "").partition(":")[0]:
+        return []
+    found: list[int] = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if _stat(int(folder.name))[3] != str(leader):
+                continue
+            written = {os.readlink(folder / "fd" / number) for number in ("1", "2")}
+        except (OSError, IndexError):  # it has ended, or is another user's
+            continue
+        if now == born or str(output.resolve()) in written:
+            found.append(int(folder.name))
+    return found
+
+
+def _stat(pid: int) -> list[str]:
+    """Returns the fields of ``/proc/PID/stat`` after the name, which may contain spaces and brackets."""
+    return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+
 
 EVERY_CHILD = (
     *("PATH", "HOME", "USER", "LOGNAME", "LANG", "LANGUAGE", "LC_*", "TZ", "TMPDIR", "TEMP", "TMP", "XDG_*"),

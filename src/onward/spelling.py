@@ -5,11 +5,14 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+_LONGEST = 64
+"""Characters of a given name that are compared: the time grows with them."""
+
 
 def closest_name(name: str, known: Iterable[str]) -> str | None:
     """Returns the known name most similar to ``name``, or one whose words begin with its letters (``lr``:
     ``learning_rate``); None if there is none."""
-    names = list(known)
+    name, names = name[:_LONGEST], list(known)
     near = difflib.get_close_matches(name, names, n=1)
     if near:
         return near[0]

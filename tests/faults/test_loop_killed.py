@@ -34,8 +34,10 @@ base = "tiny"
 threads = 1
 [training]
 lease_seconds = 3
-[release]
-suite_size = 10
+[validation]
+suites = ["desk"]
+size = 10
+regression = "point"
 """
 
 

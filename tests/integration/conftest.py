@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from engine_world import engine_world
 from serving_world import World
 
 from onward.bus import BUCKETS, STREAMS, Bus, NatsServer
@@ -50,6 +51,17 @@ async def own_server(tmp_path: Path) -> AsyncIterator[NatsServer]:
     server = NatsServer(tmp_path / "data")
     await server.start()
     yield server
+    await server.stop()
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def engine_gateway(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World]:
+    """A gateway with a real engine child, which takes seconds to start: shared, with a server of its own."""
+    folder = tmp_path_factory.mktemp("engine-gateway")
+    server = NatsServer(folder / "nats")
+    await server.start()
+    async with engine_world(server, folder) as world:
+        yield world
     await server.stop()
 
 

@@ -12,7 +12,7 @@ from textcraft_world import GOALS, served_textcraft
 
 from onward.errors import ConfigError
 from onward.training.job import local
-from onward.training.job.local import RunOptions
+from onward.training.job.run_options import RunOptions
 
 RESERVED = {1, 4, 6, 7}
 """Tasks that are never trained on: SHA-256 of textcraft/N, its first 8 bytes divisible by 5."""

@@ -38,7 +38,12 @@ OWN = {
     "trainer": ["agent.rl.training.status.v1", "$KV.rl_jobs.job.1"],
     "releaser": ["agent.rl.model.deployed.v1", "$KV.rl_releases.desired", "$KV.rl_models.m"],
     "gateway": ["agent.rl.outcome.v1", "agent.rl.trajectory.v1", "$KV.rl_sessions.s", "$KV.rl_gateways.g"],
-    "api": ["agent.rl.feedback.v1", "$JS.API.CONSUMER.LIST.RL_REWARDS"],
+    "api": [
+        "agent.rl.feedback.v1",
+        "$JS.API.CONSUMER.LIST.RL_REWARDS",
+        "agent.rl.training.request.v1",
+        "$KV.rl_jobs.job.1",
+    ],
     "agent": ["agent.rl.trajectory.v1", "agent.rl.feedback.v1"],
 }
 """Login → subjects that it needs; written by hand."""
@@ -147,6 +152,16 @@ async def test_an_agent_reads_nothing_but_its_acknowledgements(place: Place) -> 
         "agent.rl.dlq.v1.RL_TRAJECTORIES", "agent.rl.training.control.v1", "_INBOX_service.x",
     ]  # fmt: skip
     assert await denied(place, "agent", publish=asked) == asked
+
+
+async def test_the_trainer_may_read_trajectories_and_make_or_delete_no_consumer_of_them(place: Place) -> None:
+    api, stream = "$JS.API", "RL_TRAJECTORIES"
+    assert await denied(place, "trainer", publish=[f"{api}.STREAM.MSG.GET.{stream}"]) == []
+    asked = [
+        f"{api}.CONSUMER.CREATE.{stream}.dataset", f"{api}.CONSUMER.DELETE.{stream}.collector",
+        f"{api}.CONSUMER.MSG.NEXT.{stream}.collector", f"{api}.STREAM.MSG.DELETE.{stream}",
+    ]  # fmt: skip
+    assert await denied(place, "trainer", publish=asked) == asked
 
 
 async def test_an_agent_gets_the_acknowledgement_of_a_trajectory_and_of_feedback(place: Place) -> None:
@@ -277,7 +292,8 @@ LOOP = {
     "capture": {"grace_seconds": 0.1},
     "training": {"threshold": 12, "algorithm": "reinforce", "batch_size": 8, "epochs": 1},
     "reward": {"task_completion": 1.0, "efficiency": 0.0, "code_quality": 0.0, "user_feedback": 0.0},
-    "release": {"time_scale": 0.02, "suite_size": 10, "min_delta": -1.0, "reward_maturity_seconds": 1},
+    "validation": {"suites": ["desk"], "size": 10, "regression": "point"},
+    "release": {"time_scale": 0.02, "min_delta": -1.0, "reward_maturity_seconds": 1},
 }
 
 

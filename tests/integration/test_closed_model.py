@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import tomllib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import openai
 import pytest
 from chat_server import ChatServer, calls, text
 from docs_blocks import ROOT, Block, blocks, run_blocks, run_command
+from scripted_engine import ScriptedEngine
 
 from onward import config, host
 from onward.clock import SystemClock
@@ -65,6 +68,47 @@ def test_an_open_model_learns_from_a_closed_one(tmp_path: Path, monkeypatch: pyt
     called, answer = asyncio.run(_served(tmp_path))
     assert called and called.startswith("6*"), "it calls the calculator, as it was shown"
     assert re.fullmatch(r"It is \d+\.", answer)
+
+
+def test_the_same_work_is_recorded_scored_and_exported_by_base_url_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "160")
+    key = "sk-" + "closed" * 6
+    monkeypatch.setenv("OPENAI_API_KEY", key)
+    program, look, export, _ = blocks(PAGE, "closed")
+    with ChatServer(closed, "closed-1").running() as api:
+        asyncio.run(_recorded_by_gateway(tmp_path, api.url, program, look))
+    assert {given["authorization"] for given in api.headers} == {f"Bearer {key}"}
+    run_blocks([export])
+    lines = [json.loads(line) for line in Path("demonstrations.jsonl").read_text().splitlines()]
+    asked = {line["messages"][1]["content"]: line["messages"][-1]["content"] for line in lines}
+    assert asked == {f"What is 6 times {n}?": f"It is {6 * n}." for n in range(2, 10) if n != 5}
+    sent = next(r for r in api.requests if r["messages"][-1]["content"] == "42")
+    whole = next(line for line in lines if line["messages"][1] == sent["messages"][1])
+    assert (whole["messages"][:-1], whole["tools"]) == (_plain(sent["messages"]), sent["tools"])
+
+
+async def _recorded_by_gateway(folder: Path, url: str, program: Block, look: Block) -> None:
+    """The agent of the page works through a gateway whose provider is the closed model."""
+    (toml,) = blocks(PAGE, "by_address", ("toml",))
+    (alone,) = blocks(PAGE, "by_address")
+    named = tomllib.loads(toml.text)
+    named["providers"]["closed"]["base_url"] = url
+    async with host.running(settings(folder, **named), roles=("collector", "rewarder")) as loop:
+        gateway = Gateway(loop.ctx, ScriptedEngine())
+        await gateway.start()
+        try:
+            first = replace(program, text=program.text.partition("\nrun = ")[0])
+            address = alone.text.replace("http://127.0.0.1:3000", gateway.server.url)
+            await asyncio.to_thread(run_blocks, [first, replace(alone, text=address)])
+            async with asyncio.timeout(60):
+                while (await queries.counts(loop.ctx.warehouse))["rewarded"] < 8:
+                    await asyncio.sleep(0.05)
+            await asyncio.to_thread(run_blocks, [look])
+        finally:
+            await gateway.stop()
 
 
 @pytest.mark.long

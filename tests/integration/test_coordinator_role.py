@@ -6,53 +6,21 @@ import asyncio
 import json
 
 import pytest
+from coordinator_world import context, requests, serve, set_job
 from counted_warehouse import CountedWarehouse
 
-from onward.bus import Bus
 from onward.clock import ManualClock, SystemClock
-from onward.config import Settings
-from onward.context import Context
 from onward.contracts import TrainingStatus, encode, subjects
 from onward.coordinator import coordinator as module
+from onward.coordinator import open_work
 from onward.coordinator.coordinator import Coordinator
 from onward.coordinator.triggers import Train, Wait
 from onward.errors import ConflictError
-from onward.telemetry.alerts import Alerts
-from onward.telemetry.metrics import Metrics
 
 
 @pytest.fixture
 def warehouse(monkeypatch: pytest.MonkeyPatch) -> CountedWarehouse:
     return CountedWarehouse.installed(monkeypatch)
-
-
-def context(bus: Bus, warehouse, clock=None) -> Context:
-    metrics = Metrics()
-    clock = clock or ManualClock()
-    settings = Settings.model_validate({"training": {"threshold": 100}})
-    alerts = Alerts(bus, clock, metrics)
-    return Context(settings, clock, bus, warehouse, None, metrics, alerts)  # type: ignore[arg-type]
-
-
-async def serve(bus: Bus, digest: str | None, release: str | None = None) -> None:
-    arms = [{"arm": "current", "model_id": "m", "adapter_digest": digest, "weight": 1.0}]
-    body = {"revision": 1, "release_id": release, "step": 0, "arms": arms, "previous": None}
-    await bus.bucket("rl_releases").put("desired", json.dumps(body).encode())
-
-
-async def requests(bus: Bus) -> list[dict]:
-    info = await bus.js.stream_info("RL_TRAINING")
-    found = []
-    for sequence in range(1, info.state.last_seq + 1):
-        message = await bus.js.get_msg("RL_TRAINING", seq=sequence)
-        if message.subject == subjects.TRAINING_REQUEST:
-            found.append(json.loads(message.data or b""))
-    return found
-
-
-async def set_job(bus: Bus, job_id: str, state: str) -> None:
-    body = json.dumps({"job_id": job_id, "state": state}).encode()
-    await bus.bucket("rl_jobs").put(f"job.{job_id}", body)
 
 
 async def test_threshold_counts_the_current_policy_since_the_last_snapshot(bus, warehouse):
@@ -122,7 +90,7 @@ async def test_a_finished_job_holds_up_the_next_until_its_release_appears(bus, w
     await set_job(bus, job, "completed")
     warehouse.add("d1", 100)
     assert await c.tick() == Wait(f"release of job {job} is under way")
-    await clock.advance(module.UNANSWERED_SECONDS)
+    await clock.advance(open_work.UNANSWERED_SECONDS)
     assert await c.tick() == Train("threshold_reached", "normal")
 
 

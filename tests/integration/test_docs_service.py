@@ -53,6 +53,11 @@ async def rewarded(loop: host.Loop, count: int) -> None:
             await asyncio.sleep(0.05)
 
 
+def answer(messages: list[dict[str, str]], adapter: str | None) -> str:
+    """JSON for the page that asks for JSON: a scripted engine has no grammar."""
+    return '{"colour": "green"}' if "colour" in messages[-1]["content"] else "It is 42."
+
+
 async def test_pages_and_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "220")
@@ -69,8 +74,10 @@ async def test_pages_and_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         "recovery",
         "rescoring",
         "streams",
+        "structured-output",
+        "triggers",
     ]
-    async with service(tmp_path, ScriptedEngine(lambda messages, adapter: "It is 42.")) as loop:
+    async with service(tmp_path, ScriptedEngine(answer)) as loop:
         for page in pages:
             await asyncio.to_thread(run_blocks, blocks(page, "service"), None, 10.0)
         readme = blocks(ROOT / "README.md", languages=("python",))

@@ -44,7 +44,7 @@ async def test_a_service_without_a_warm_start_asks_for_a_job_and_trains_it(tmp_p
             "http": {"gateway_port": 0, "api_port": 0},
             "model": {"base": "tiny", "threads": 1},
             "training": {"algorithm": "reinforce", "threshold": SESSIONS},
-            "release": {"suite_size": 10},
+            "validation": {"suites": ["desk"], "size": 10},
         },
     )
     build_tiny(tmp_path / "models" / "tiny", ["Add 2 and 3."], vocab=300)

@@ -1,12 +1,14 @@
 """The recipe of the tiny model raises success on held-out templates, and only because of the rewards.
 
-The same numbers as the demonstration, without its servers: warm start, two cycles of 256 attempts, two
-clipped epochs each. The control gives the same returns to the wrong attempts.
+So it does for ``tiny`` itself, a Llama, and for its twin with the shape of Qwen2. The same numbers as the
+demonstration, without its servers: warm start, two cycles of 256 attempts, two clipped epochs each. The
+control gives the same returns to the wrong attempts.
 """
 
 import random
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
@@ -20,12 +22,13 @@ from onward.training.spec import recipes
 from onward.training.warm_start import desk_attempts, warmup
 
 RECIPE = recipes.for_model("tiny")
-pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(3000)]
 
 
-@pytest.fixture(scope="module")
-def v0(tmp_path_factory: pytest.TempPathFactory) -> warmup.WarmUpResult:
-    return warmup.warm_up("tiny", tmp_path_factory.mktemp("v0"), seed=0, threads=1)
+@pytest.fixture(scope="module", params=["llama", "qwen2"])
+def v0(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> warmup.WarmUpResult:
+    family: Literal["llama", "qwen2"] = request.param
+    return warmup.warm_up("tiny", tmp_path_factory.mktemp(family), seed=0, threads=1, family=family)
 
 
 def test_v0_can_be_improved_by_reinforcement(v0: warmup.WarmUpResult) -> None:

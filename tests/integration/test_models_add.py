@@ -24,6 +24,7 @@ from onward.release.record import Model, ReleaseRecord, Releases
 from onward.release.validation import suite
 from onward.serving.engines.local import EngineProcess
 from onward.serving.http.gateway import Gateway
+from onward.suites.suite import ItemResult
 from onward.training import checkpoints
 from onward.warehouse import Objects
 
@@ -34,7 +35,7 @@ Command = Callable[[str], Awaitable[tuple[int, str]]]
 def commands(data_dir: Path, base: str) -> Command:
     """Runs ``onward …`` on this data folder, with a settings file that names the base model."""
     file = data_dir.parent / "onward.toml"
-    file.write_text(f'[model]\nbase = "{base}"\n')
+    file.write_text(f'[model]\nbase = "{base}"\n[validation]\nsuites = ["desk"]\nregression = "point"\n')
 
     async def command(words: str) -> tuple[int, str]:
         line = f"onward {words} --dir {data_dir} --config {file}"
@@ -50,8 +51,8 @@ class Scored(suite.EngineSuite):
         super().__init__(ctx)
         self._scores = FakeSuite({}, {})
 
-    async def run_suite(self, digest: str | None) -> list[suite.TaskResult]:
-        return await self._scores.run_suite(digest)
+    async def run_suite(self, name: str, digest: str | None) -> list[ItemResult]:
+        return await self._scores.run_suite(name, digest)
 
     async def run_checks(self, digest: str | None) -> list[suite.CheckResult]:
         return await self._scores.run_checks(digest)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from docs_blocks import run_command
 from release_stream import SIGNING_KEY, context, gateway_follows, outcome, publish
-from release_world import FakeSuite
+from release_world import FakeSuite, unknown_traffic
 
 from onward.bus import Bus, NatsServer
 from onward.capture import provenance
@@ -63,7 +63,9 @@ async def test_a_bad_release_is_taken_back_on_real_buckets_and_streams(bus: Bus,
     releases = Releases(bus.bucket("rl_releases"), bus.bucket("rl_models"), clock)
     await install_initial(ctx, "d0", "checkpoints/warm/0")
     await add_job(bus)
-    releaser = Releaser(ctx, OutcomeStream(bus, SIGNING_KEY), FakeSuite({"d1": 0.6}, {}))
+    releaser = Releaser(
+        ctx, OutcomeStream(bus, SIGNING_KEY), FakeSuite({"d1": 0.6}, {}), traffic=unknown_traffic
+    )
     count = 0
     for _ in range(60):
         desired = await gateway_follows(bus, clock)
@@ -101,7 +103,9 @@ async def test_forged_outcomes_do_not_move_a_release_and_are_told(bus: Bus, tmp_
     ctx = context(bus, clock, tmp_path)
     await install_initial(ctx, "d0", "checkpoints/warm/0")
     await add_job(bus)
-    releaser = Releaser(ctx, OutcomeStream(bus, SIGNING_KEY), FakeSuite({"d1": 0.6}, {}))
+    releaser = Releaser(
+        ctx, OutcomeStream(bus, SIGNING_KEY), FakeSuite({"d1": 0.6}, {}), traffic=unknown_traffic
+    )
     for _ in range(60):
         desired = await gateway_follows(bus, clock)
         if desired and len(desired["arms"]) == 2:

@@ -13,7 +13,7 @@ from serving_world import World, eventually
 
 from onward.clock import ManualClock
 from onward.contracts import Feedback, decode
-from onward.serving.recording.capture import CLOSE_WAITS
+from onward.serving.recording.session_closer import CLOSE_WAITS
 
 
 async def test_a_final_answer_closes_after_its_grace_and_a_further_message_belongs_to_it(bus, tmp_path):
@@ -186,7 +186,7 @@ async def test_a_close_that_is_given_up_leaves_nothing_running(world, monkeypatc
     running = asyncio.create_task(world.chat("s1"))
     await gate.asked.wait()
 
-    closing = asyncio.create_task(world.gateway.capture.close("s1", None, None))
+    closing = asyncio.create_task(world.gateway.capture.closer.close("s1", None, None))
     begun: list[asyncio.Task[Any]] = []
     while len(begun) < 2:
         await asyncio.sleep(0)
@@ -198,3 +198,52 @@ async def test_a_close_that_is_given_up_leaves_nothing_running(world, monkeypatc
     assert all(task.done() for task in begun)
     gate.opens.set()
     await running
+
+
+async def several(world: World, messages: list[dict[str, str]], count: int) -> dict[str, Any]:
+    """The answer to a request of session ``s1`` for so many choices, each with a text of its own."""
+    numbers = iter(range(count))
+    world.engine.script = lambda messages, adapter: f"choice {next(numbers)}"
+    body = {"messages": messages, "n": count}
+    answer = await world.client.post("/v1/chat/completions", json=body, headers={"Onward-Session": "s1"})
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+@pytest.mark.parametrize("used", [None, 0, 1, 2])
+async def test_the_outcome_of_a_session_is_not_about_the_choices_that_were_not_used(world, used):
+    asked = [{"role": "user", "content": "q"}]
+    answer = await several(world, asked, 3)
+    ids = [one["trajectory_id"] for one in (answer["onward"], *answer["onward"]["choices"])]
+    if used is not None:
+        asked += [answer["choices"][used]["message"], {"role": "user", "content": "more"}]
+        assert (await several(world, asked, 1))["onward"]["trajectory_id"] == ids[used]
+    told = {"status": "completed_successfully"}
+    answer = await close(world, "s1", **told, feedback={"signal": "thumbs_up"})
+    assert {task["trajectory_id"] for task in answer["closed"]} == set(ids)
+    found = {one["trajectory_id"]: one["metadata"].get("outcome") for one in await trajectories(world, 3)}
+    meant = ids[used or 0]
+    assert found == {one: told if one == meant else None for one in ids}
+
+    async def said() -> list[bytes]:
+        return await messages_of(world, "RL_FEEDBACK")
+
+    assert [decode(one, Feedback).trajectory_id for one in await eventually(said)] == [meant]
+
+
+async def test_a_choice_that_is_closed_by_its_own_id_has_the_outcome(world):
+    answer = await several(world, [{"role": "user", "content": "q"}], 2)
+    other = answer["onward"]["choices"][0]["trajectory_id"]
+    await close(world, other, status="failed")
+    (found,) = await trajectories(world, 1)
+    assert (found["trajectory_id"], found["metadata"]["outcome"]) == (other, {"status": "failed"})
+
+
+async def test_an_error_while_choices_are_begun_leaves_no_call_counted(world, monkeypatch):
+    def broken(*_: Any) -> Any:
+        raise ValueError("broken")
+
+    monkeypatch.setattr(world.gateway.capture, "begin_branches", broken)
+    body = {"messages": [{"role": "user", "content": "q"}], "n": 2}
+    assert (await world.client.post("/v1/chat/completions", json=body)).status_code == 500
+    await asyncio.wait_for(world.gateway.admission.drain(), 5)

@@ -66,7 +66,7 @@ async def test_a_client_that_leaves_a_stream_ends_the_sampling_and_what_it_was_s
     await stream.close()
 
     async def cancelled() -> bool:
-        return world.engine.cancelled == 1 and not world.gateway._in_flight
+        return world.engine.cancelled == 1 and not world.gateway.admission.in_flight
 
     await eventually(cancelled)
     await close(world, open_session(world))
@@ -88,7 +88,7 @@ async def test_a_client_that_leaves_before_the_answer_leaves_nothing(world, stre
         await world.client.post("/v1/chat/completions", json=body, timeout=0.2)
 
     async def over() -> bool:
-        return not world.gateway._in_flight and not len(world.gateway.capture._open)
+        return not world.gateway.admission.in_flight and not len(world.gateway.capture._open)
 
     await eventually(over, 4.0)
 
@@ -135,7 +135,7 @@ async def test_an_engine_error_is_an_error_of_the_stream_too(world):
         await client(world).chat.completions.create(
             model="onward", messages=[{"role": "user", "content": "q"}], stream=True
         )
-    assert not len(world.gateway.capture._open) and not world.gateway._in_flight
+    assert not len(world.gateway.capture._open) and not world.gateway.admission.in_flight
 
 
 async def test_an_answer_goes_out_whatever_happens_to_capture(world, monkeypatch):
@@ -213,7 +213,7 @@ async def test_calls_under_way_when_the_gateway_stops_end_in_order_and_are_recor
             stopping = asyncio.create_task(world.gateway.stop())
 
             async def is_refusing() -> httpx.Response | None:
-                return await world.chat("new") if world.gateway._stopping else None
+                return await world.chat("new") if world.gateway.admission.is_stopping else None
 
             refused = await eventually(is_refusing)
             assert len(world.engine.calls) == 2 and not stopping.done()  # the grace of what runs

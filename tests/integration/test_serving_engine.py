@@ -10,10 +10,12 @@ import time
 
 import pytest
 import pytest_asyncio
+from any_networks import build
 
 from onward.clock import SystemClock
 from onward.config import Settings
 from onward.errors import EngineError, TamperedError
+from onward.lm.tokens import TokenRow
 from onward.serving.engines import RequestRefusedError
 from onward.serving.engines.local import EngineProcess, LocalEngine
 from onward.training import checkpoints
@@ -89,6 +91,49 @@ async def _is_running(engine):
     async with asyncio.timeout(5):
         while (await engine.health())["running"] == 0:
             await asyncio.sleep(0.002)
+
+
+async def test_a_network_of_another_family_is_served_with_its_adapter(tmp_path_factory, tiny):
+    """Ids and log-probs of the child equal those of plain passes, with the base and an adapter."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    from onward.lm.any_model.policy import AnyPolicy
+
+    folder = build("gpt2", tmp_path_factory.mktemp("gpt2") / "model", tiny[0])
+    policy = AnyPolicy.load(folder)
+    adapter = policy.new_adapter("made", 4, 8.0)
+    with torch.no_grad():
+        for number, tensor in enumerate(adapter.params.values()):
+            tensor.normal_(0, 0.2, generator=torch.Generator().manual_seed(number))
+    out = folder.parent / "adapter"
+    policy.save_adapter("made", out)
+    manifest = checkpoints.write_manifest(out, job_id="made", epoch=1, base_digest=policy.base_digest)
+    process = EngineProcess(_settings(tmp_path_factory.mktemp("any")), clock=SystemClock(), folder=folder)
+    await process.start()
+    try:
+        await process.engine.load_adapter(manifest.adapter_digest, out)
+        health = await process.engine.health()
+        assert health["path"] == "transformers" and "'gpt2'" in health["path_reason"]
+        plain = AutoModelForCausalLM.from_pretrained(folder).eval()
+        for name, digest in ((None, None), ("made", manifest.adapter_digest)):
+            asked = {"session_id": "a", "adapter": digest, "max_tokens": 8, "seed": 3}
+            sampling = (await process.engine.generate(_ask("Add 2 and 3."), **asked)).sampling
+            assert sampling["model_digest"] == (digest or policy.base_digest)
+            prompt, ids = sampling["prompt_ids"], sampling["token_ids"]
+            assert prompt == policy.tokenizer.apply_chat_template(
+                _ask("Add 2 and 3."), add_generation_prompt=True, return_dict=False
+            )
+            row = TokenRow(prompt + ids, [False] * len(prompt) + [True] * len(ids), [0.0] * len(prompt + ids))
+            expected = policy.logprobs([row], name)[0][len(prompt) :].tolist()
+            assert sampling["logprobs"] == pytest.approx(expected, abs=1e-4)
+            if name is None:
+                with torch.no_grad():
+                    logp = plain(torch.tensor([row.ids])).logits[0].log_softmax(-1)
+                alone = [float(logp[t - 1, row.ids[t]]) for t in range(len(prompt), len(row))]
+                assert sampling["logprobs"] == pytest.approx(alone, abs=1e-4)
+    finally:
+        await process.stop()
 
 
 async def test_the_answer_is_what_was_sampled(engine, tiny):
@@ -222,9 +267,9 @@ async def test_32_mixed_calls_at_once_have_the_learners_log_probs(engine, tiny):
 
 
 async def test_too_long_is_refused_in_one_sentence(engine):
-    with pytest.raises(RequestRefusedError, match="the context holds 512"):
+    with pytest.raises(RequestRefusedError, match="context length is 512 tokens"):
         await engine.generate(_ask("long " * 600), session_id="a", adapter=None, max_tokens=4)
-    with pytest.raises(RequestRefusedError, match="lower max_tokens"):
+    with pytest.raises(RequestRefusedError, match="reduce the length of the messages or completion"):
         await engine.generate(_ask("x"), session_id="a", adapter=None, max_tokens=512)
     answer = await engine.generate(_ask("x"), session_id="a", adapter=None, max_tokens=None)
     assert answer.usage["total_tokens"] <= 512
@@ -241,7 +286,7 @@ async def test_three_huge_texts_are_refused_and_others_are_answered_meanwhile(en
     assert answer.usage["completion_tokens"] >= 1
     for each in refused:
         with pytest.raises(
-            RequestRefusedError, match=r"at least [0-9]+ tokens, but the context holds [0-9]+"
+            RequestRefusedError, match=r"context length is [0-9]+ tokens.*at least [0-9]+ tokens"
         ):
             await each
 

@@ -14,7 +14,7 @@ from onward.contracts import Sampling, validate
 from onward.contracts.buckets import Assignment
 from onward.errors import ConfigError
 from onward.http import server as httpserver
-from onward.serving.http import gateway
+from onward.serving.http import admission, gateway
 from onward.serving.recording.capture import Capture
 from onward.serving.routing import route_switcher
 from onward.serving.routing.arms import choose, session_key
@@ -118,6 +118,20 @@ async def test_a_release_splits_sessions_and_each_keeps_its_arm(world):
     for name, answer in answers.items():
         again = await world.ask(name)
         assert again["onward"]["release"] == answer["onward"]["release"]
+
+
+async def test_a_raw_prompt_is_served_by_the_current_arm_and_owes_no_outcome(world):
+    one, _ = await world.open_release(weight=0.9999)
+    (name,) = _sessions("candidate", 1, weight=0.9999)
+    for more in ({}, {"n": 2}, {"stream": True}):
+        answer = await world.client.post(
+            "/v1/completions", json={"prompt": "once", **more}, headers={"Onward-Session": name}
+        )
+        assert answer.status_code == 200 and one in answer.text
+        assert "agent-zero-rl-v1" in answer.text and "agent-zero-rl-v2.0" not in answer.text
+    assert await world.bus.bucket("rl_sessions").keys() == []
+    release = (await world.ask(name))["onward"]["release"]
+    assert release["arm"] == "candidate", "a chat of the same session is part of the release"
 
 
 async def test_the_record_says_what_is_really_served(world):
@@ -285,17 +299,17 @@ async def test_pause_answers_429_and_lets_running_calls_end(world):
     await world.bus.bucket("rl_control").put("traffic", b'{"paused": true}')
 
     async def paused():
-        return world.gateway.paused
+        return world.gateway.admission.paused
 
     await eventually(paused)
     refused = await world.chat("s2")
     assert refused.status_code == 429 and float(refused.headers["Retry-After"]) > 0
-    await world.gateway.drain()
+    await world.gateway.admission.drain()
     assert (await running).status_code == 200
     await world.bus.bucket("rl_control").put("traffic", b'{"paused": false}')
 
     async def resumed():
-        return not world.gateway.paused
+        return not world.gateway.admission.paused
 
     await eventually(resumed)
     assert (await world.chat("s2")).status_code == 200
@@ -342,7 +356,7 @@ async def test_a_role_that_is_cancelled_again_and_again_still_ends_its_calls_bef
         order.append("capture")
 
     monkeypatch.setattr(gateway, "EngineProcess", Process)
-    monkeypatch.setattr(gateway, "GRACE_SECONDS", 0.2)
+    monkeypatch.setattr(admission, "GRACE_SECONDS", 0.2)
     monkeypatch.setattr(Capture, "stop", recorded)
     role = asyncio.create_task(gateway.run(world.ctx))
 
@@ -462,8 +476,8 @@ async def test_the_real_client_is_told_by_name_what_the_gateway_does_not_do(worl
     async with openai.AsyncOpenAI(base_url=url, api_key=key, max_retries=0) as client:
         asked: dict[str, Any] = {"model": "onward", "messages": [{"role": "user", "content": "hi"}]}
         with pytest.raises(openai.BadRequestError) as refused:
-            await client.chat.completions.create(**asked, stop=["x"])
-        assert refused.value.param == "stop"
+            await client.chat.completions.create(**asked, reasoning_effort="high")
+        assert refused.value.param == "reasoning_effort"
         with pytest.raises(openai.BadRequestError) as refused:
             await client.chat.completions.create(**asked, extra_body={"temprature": 0})
         assert "did you mean 'temperature'?" in refused.value.message

@@ -157,6 +157,45 @@ async def test_training_rows_are_newest_first_with_their_reward_or_none(w):
     assert await queries.trajectories_of_others(w, ["m2"], 2) == {"m1": 2}
 
 
+async def test_a_session_counts_once_with_the_mean_of_its_newest_rewards(w):
+    await w.insert(
+        "rewards",
+        [
+            reward("a1", 11, 0.2, session_id="a"),
+            reward("b1", 12, 0.9, session_id="b"),
+            reward("a2", 13, 0.6, session_id="a"),
+            reward("a2", 13, 0.8, session_id="a", reward_id="w-a2-again", revision=1),
+            reward("c1", 14, 0.4, session_id=""),
+            reward("d1", 15, 0.1, session_id="d", model_digest="m2"),
+            reward("e1", 16, 0.3, session_id="e", ingested_at=DAY + timedelta(days=999)),
+        ],
+    )
+    until = datetime.now(UTC) + timedelta(minutes=1)
+    found = await queries.session_values(w, "m1", 0, until, 600, 10)
+    assert [(row["seq"], round(row["value"], 9)) for row in found] == [(11, 0.5), (12, 0.9), (14, 0.4)]
+    assert [row["seq"] for row in await queries.session_values(w, "m1", 0, until, 600, 2)] == [11, 12]
+    assert [row["seq"] for row in await queries.session_values(w, "m1", 12, until, 600, 9)] == [14]
+    assert await queries.session_values(w, "m1", 0, DAY, 600, 10) == []
+
+
+async def test_a_session_has_the_same_value_whenever_it_is_read(w):
+    """A baseline is read days after its sessions, the test minutes after: later votes must be in neither."""
+    quick = {"session_id": "a", "ingested_at": DAY}
+    await w.insert("rewards", [reward("a1", 11, 0.5, **quick)])
+    await w.insert(
+        "rewards",
+        [
+            reward("a2", 12, 0.7, **quick | {"ingested_at": DAY + timedelta(seconds=600)}),
+            reward("a1", 11, 0.9, **quick | {"ingested_at": DAY + timedelta(seconds=601)})
+            | {"reward_id": "w-a1-vote", "revision": 1},
+            reward("a3", 13, 0.9, **quick | {"ingested_at": DAY + timedelta(hours=5)}),
+        ],
+    )
+    for later in (timedelta(seconds=0), timedelta(days=9)):
+        (row,) = await queries.session_values(w, "m1", 0, DAY + later, 600, 10)
+        assert (row["seq"], round(row["value"], 9)) == (11, 0.6)
+
+
 async def test_unscored_leaves_once_a_reward_exists(w):
     rows = [
         {"trajectory_id": f"t{i}", "ts": DAY, "reason": "missing", "detail": "", "stream_seq": i}

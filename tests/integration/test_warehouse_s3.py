@@ -12,8 +12,11 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from onward.errors import ConfigError, ConflictError, NotFoundError, ObjectError
+from onward.errors import ConfigError, ConflictError, NotFoundError, ObjectError, TamperedError
+from onward.training import checkpoints
+from onward.training.signatures import Trust
 from onward.warehouse import Objects
 
 WEED = shutil.which("weed") or str(Path(sys.executable).with_name("weed"))
@@ -135,3 +138,48 @@ async def test_a_missing_bucket_is_one_sentence(endpoint: str):
         await objects.get("x")
     with pytest.raises(ConfigError):
         Objects.open("s3://bucket/", nonsense_option="1")
+
+
+def write_checkpoint(folder: Path, epoch: int) -> checkpoints.Manifest:
+    folder.mkdir()
+    (folder / "adapter_config.json").write_text("{}")
+    header = b'{"a":{"dtype":"U8","shape":[6291456],"data_offsets":[0,6291456]}}'  # more than one part
+    body = len(header).to_bytes(8, "little") + header + os.urandom(6 << 20)
+    (folder / "adapter_model.safetensors").write_bytes(body)
+    return checkpoints.write_manifest(folder, job_id="job-1", epoch=epoch, base_digest="base")
+
+
+async def test_a_signed_checkpoint_goes_to_s3_and_back_and_one_epoch_wins(endpoint: str, tmp_path: Path):
+    objects, key = open_store(endpoint, "checkpoints-of-two"), Ed25519PrivateKey.generate()
+    made = [tmp_path / "one", tmp_path / "two"]
+    manifests = [write_checkpoint(folder, epoch) for epoch, folder in enumerate(made, 1)]
+    first, second = await asyncio.gather(
+        *(checkpoints.store(objects, *pair, key) for pair in zip(made, manifests, strict=True))
+    )
+    assert first == second
+    won = made[first.epoch - 1]
+    strict = Trust.of_keys([key.public_key()], required=True)
+    where, digest = first.object_prefix, first.manifest_sha256
+    out = tmp_path / "back"
+    assert (await checkpoints.read_manifest(objects, where, trust=strict)).epoch == first.epoch
+    await checkpoints.fetch(objects, where, out, manifest_sha256=digest, trust=strict)
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == {
+        path.name: path.read_bytes() for path in won.iterdir()
+    }
+
+
+async def test_a_checkpoint_that_was_changed_on_s3_is_refused(endpoint: str, tmp_path: Path):
+    objects, key = open_store(endpoint, "tampered"), Ed25519PrivateKey.generate()
+    commit = await checkpoints.store(objects, tmp_path / "made", write_checkpoint(tmp_path / "made", 1), key)
+    where, strict = commit.object_prefix, Trust.of_keys([key.public_key()], required=True)
+    signature = await objects.get(f"{where}/manifest.sig")
+    await objects.put(f"{where}/manifest.sig", signature[:-9])
+    with pytest.raises(TamperedError, match="is not readable"):
+        await checkpoints.fetch(objects, where, tmp_path / "cut", trust=strict)
+    await objects.delete(f"{where}/manifest.sig")
+    with pytest.raises(TamperedError, match="has no signature"):
+        await checkpoints.fetch(objects, where, tmp_path / "unsigned", trust=strict)
+    await checkpoints.sign_stored(objects, "job-1", key)
+    await objects.put(f"{where}/adapter_config.json", b'{"r": 1}')
+    with pytest.raises(TamperedError, match="does not match its manifest"):
+        await checkpoints.fetch(objects, where, tmp_path / "changed", trust=strict)

@@ -157,10 +157,11 @@ def test_a_missing_module_is_told_with_the_extra_of_the_package_that_asks(
 
 
 def test_each_extra_declares_the_modules_that_are_said_to_come_with_it() -> None:
-    brought_along = {"starlette": "fastapi"}
+    brought_along = {"starlette": "fastapi", "mlflow": "mlflow_skinny"}
     distributions = importlib.metadata.packages_distributions()
     for module, of in extras.MODULES.items():
-        names = {_name(one) for one in distributions.get(brought_along.get(module, module), [module])}
+        bringing = brought_along.get(module, module)
+        names = {_name(one) for one in distributions.get(bringing, [bringing])}
         for extra in of:
             declared = {_name(one) for one in PROJECT["optional-dependencies"][extra]}
             assert names & declared, (module, extra)

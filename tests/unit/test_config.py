@@ -40,12 +40,10 @@ def test_the_seeds_environment_is_read_under_its_own_names() -> None:
     assert (settings.release.error_ceiling, settings.release.reward_margin) == (0.05, 0.05)
     # The seed's ramp: 25 % after 60 minutes, 50 % after 120, 100 % after 240.
     assert [settings.release.step_seconds(step) / 60 for step in range(3)] == [60, 60, 120]
-    assert set(settings.inactive()) == {
-        "AGENTGYM_RL_*",
-        "TENSORZERO_*",
-        "RL_SCHEDULE_CRON",
-        "TRAJECTORY_STORAGE_PATH",
-    }
+    assert settings.training.schedule == "0 2 * * *"
+    assert settings.datasets_at == "s3://pmoves-data/trajectories/"
+    scopes = {settings.key_names()[digest]: given for digest, given in settings.api_keys().items()}
+    assert scopes == {"agentgym-rl": ["train", "read"], "tensorzero-admin": ["deploy", "read", "chat"]}
 
 
 def test_secrets_do_not_show_when_settings_are_printed() -> None:
@@ -60,11 +58,14 @@ def test_secrets_do_not_show_when_settings_are_printed() -> None:
         ("[trainin]\n", "Unknown setting 'trainin'"),
         ("[training]\nthreshold = 0\n", "greater than or equal to 1"),
         ('[training]\nschedule = "daily"\n', "not a cron expression"),
+        ('[training]\nschedule = ""\n', "not a cron expression"),
         ("[reward]\nefficiency = 0.5\n", "sum to 1.3"),
         ("[release]\nsteps = [0.5, 0.1, 0.2, 1.0]\n", "must rise"),
         ("[release\n", "not valid TOML"),
-        ('[release]\nstrategy = "fast"\n', "'canary' or 'auto'"),
+        ('[release]\nstrategy = "fast"\n', "'auto', 'canary' or 'immediate'"),
         ('[http]\nnames = ["http://agents.example.org"]\n', "not a host name"),
+        ('[external]\nagentgym_rl_api_key = "short"\n', "fewer than 8 characters"),
+        ('[external]\nagentgym_rl_url = "agentgym-rl:8100"\n', "not http://host:port"),
     ],
 )
 def test_a_wrong_file_gets_one_sentence(tmp_path: Path, text: str, sentence: str) -> None:
@@ -92,6 +93,42 @@ def test_the_environment_wins_over_the_file(tmp_path: Path) -> None:
 
 
 def test_time_scale_scales_time_and_never_the_minimum_of_sessions() -> None:
-    settings = config.load(environ={"ONWARD_RELEASE__TIME_SCALE": "0.01"})
+    least = {"release": {"min_sessions": [50, 100, 200, 0]}}
+    settings = config.load(environ={"ONWARD_RELEASE__TIME_SCALE": "0.01"}, overrides=least)
     assert settings.release.step_seconds(0) == pytest.approx(36.0)
     assert settings.release.min_sessions == [50, 100, 200, 0]
+
+
+def test_aliases_of_models_are_found_in_any_case_and_checked() -> None:
+    settings = config.load(environ={}, overrides={"models": {"aliases": {"Qwen-32B": "/models/qwen"}}})
+    assert settings.models.expand("qwen-32b") == settings.models.expand("QWEN-32B") == "/models/qwen"
+    assert settings.models.expand("another") == "another"
+    for wrong, sentence in (
+        ({"a": "/x", "A": "/y"}, "differ in case alone"),
+        ({"SmolLM2": "/x"}, "that Onward makes or pulls"),
+        ({"a": " "}, "no name or no folder"),
+    ):
+        with pytest.raises(ConfigError, match=sentence):
+            config.load(environ={}, overrides={"models": {"aliases": wrong}})
+
+
+def test_the_command_of_a_vllm_server_is_split_as_a_shell_does() -> None:
+    environ = {
+        "ONWARD_VLLM__COMMAND": "/opt/v/bin/python -m 'a b'",
+        "ONWARD_VLLM__OPTIONS": "--dtype float32",
+    }
+    vllm = config.load(environ=environ).vllm
+    assert vllm.command == ["/opt/v/bin/python", "-m", "a b"]
+    assert vllm.options == ["--dtype", "float32"]
+
+
+def test_options_of_vllm_that_the_gateway_gives_itself_are_refused() -> None:
+    for word in ("--port", "--port=80", "--host", "--served_model_name=x", "--served-model-name",
+                 "--api-key=k", "--model", "--uds", "--po"):  # fmt: skip
+        with pytest.raises(
+            ConfigError, match=f"the option {word.partition('=')[0]} is set by Onward"
+        ) as told:
+            config.load(environ={}, overrides={"vllm": {"options": ["--dtype", "float32", word]}})
+        assert "=k" not in str(told.value)
+    options = ["--model-impl", "auto", "--api-server-count=1", "--hf-token", "x", "-O3", "--", "port"]
+    assert config.load(environ={}, overrides={"vllm": {"options": options}}).vllm.options == options

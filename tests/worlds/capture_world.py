@@ -130,7 +130,8 @@ class Gate:
 
     def __init__(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
         self.asked, self.waits, self.opens = asyncio.Event(), asyncio.Event(), asyncio.Event()
-        generate, at_rest = world.engine.generate, world.gateway.capture._at_rest
+        closer = world.gateway.capture.closer
+        generate, at_rest = world.engine.generate, closer._at_rest
 
         async def stopped(*args: Any, **how: Any) -> Any:
             self.asked.set()
@@ -142,7 +143,7 @@ class Gate:
             return await at_rest(*args)
 
         monkeypatch.setattr(world.engine, "generate", stopped)
-        monkeypatch.setattr(world.gateway.capture, "_at_rest", waiting)
+        monkeypatch.setattr(closer, "_at_rest", waiting)
 
 
 async def eventually_in(path: Path, text: bytes) -> None:

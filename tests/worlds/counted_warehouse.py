@@ -17,11 +17,18 @@ class CountedWarehouse:
         self.rewarded: list[tuple[str, int]] = []
         self.payloads: list[dict] = []
         self.corrections: list[dict] = []
+        self.sessions: list[tuple[str, int, float]] = []
 
     def add(self, digest: str, n: int) -> None:
         for _ in range(n):
             self.latest += 1
             self.rewarded.append((digest, self.latest))
+
+    def serve(self, digest: str, values: list[float]) -> None:
+        """Adds sessions of one rewarded trajectory each, with these mean raw totals."""
+        for value in values:
+            self.add(digest, 1)
+            self.sessions.append((digest, self.latest, value))
 
     @classmethod
     def installed(cls, monkeypatch: pytest.MonkeyPatch) -> CountedWarehouse:
@@ -39,6 +46,11 @@ class CountedWarehouse:
         async def new_corrections(w, digest, since):
             return w.corrections
 
+        async def session_values(w, digest, after_seq, scored_until, settle_seconds, limit):
+            new = [(seq, value) for d, seq, value in w.sessions if d == digest and seq > after_seq]
+            return [{"seq": seq, "value": value} for seq, value in new[:limit]]
+
+        monkeypatch.setattr(module.queries, "session_values", session_values)
         monkeypatch.setattr(module.queries, "latest_seq", latest_seq)
         monkeypatch.setattr(module.reward_queries, "new_corrections", new_corrections)
         monkeypatch.setattr(module.queries, "rewarded_count", rewarded_count)

@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import save_file
 
+from onward.lm.model_path import expected_tensors
+
 SIZES = {
     "model_type": "llama", "vocab_size": 32, "hidden_size": 8, "num_hidden_layers": 2,
     "num_attention_heads": 2, "num_key_value_heads": 1, "intermediate_size": 12,
@@ -18,11 +20,16 @@ Q = "base_model.model.model.layers.1.self_attn.q_proj.lora_"
 
 
 def write_base(folder: Path) -> Path:
-    """Writes a base model whose weights nothing reads."""
+    """Writes a base model whose weights are zeros: nothing computes with them."""
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(SIZES))
-    (folder / "tokenizer.json").write_text("{}")
-    save_file({"w": np.zeros(2, np.float32)}, folder / "model.safetensors")
+    end = {"id": 0, "content": "<|im_end|>", "special": True}
+    tokenizer = {"model": {"type": "BPE", "vocab": {"<|im_end|>": 0}}, "added_tokens": [end]}
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    template = "{% for m in messages %}{{ m['content'] }}<|im_end|>{% endfor %}"
+    (folder / "chat_template.jinja").write_text(template)
+    tensors = {name: np.zeros(shape, np.float32) for name, shape in expected_tensors(SIZES).items()}
+    save_file(tensors, folder / "model.safetensors")
     return folder
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 from release_world import FakeAlerts
 
@@ -18,9 +19,16 @@ from onward.telemetry.metrics import Metrics
 SIGNING_KEY = bytes(range(32))
 """Key of every gateway here; ``context`` writes it where the releaser's role reads it."""
 RELEASE = {
-    "time_scale": 1e-5, "min_sessions": [3, 3, 3, 0],
+    "time_scale": 1e-5, "min_sessions": [3, 3, 3, 0], "strategy": "canary", "max_bake": 0,
     "error_maturity_seconds": 0, "reward_maturity_seconds": 0,
 }  # fmt: skip
+
+
+class NoRows:
+    """A warehouse without trajectories: the traffic is not known."""
+
+    async def query(self, sql: str, **params: Any) -> list[dict[str, Any]]:
+        return []
 
 
 def outcome(clock, n: int, release: str, arm: str, kind: str, value: float, weight=0.1) -> SessionOutcome:
@@ -60,7 +68,7 @@ def context(bus: Bus, clock, folder: Path) -> Context:
     key_file = settings.run_dir / provenance.KEY_FILE
     key_file.parent.mkdir(parents=True, exist_ok=True)
     key_file.write_text(SIGNING_KEY.hex())
-    fakes = bus, None, None, Metrics(), FakeAlerts()
+    fakes = bus, NoRows(), None, Metrics(), FakeAlerts()
     return Context(settings, clock, *fakes)  # type: ignore[arg-type]
 
 

@@ -20,12 +20,17 @@ from onward.release.evidence.outcome_source import Stored
 from onward.release.record import ReleaseRecord
 from onward.release.releaser import Releaser, install_initial
 from onward.release.validation.probe_prompts import CHECKS, SAMPLES, CheckResult
-from onward.release.validation.suite import TaskResult
+from onward.suites.suite import ItemResult
 from onward.telemetry.metrics import Metrics
 
 
 class Crash(BaseException):
     """The process died here."""
+
+
+async def unknown_traffic() -> float | None:
+    """Measures no traffic, as a warehouse without trajectories."""
+    return None
 
 
 class MemoryBucket:
@@ -132,10 +137,19 @@ class FakeSuite:
         if self.error is not None:
             raise self.error
 
-    async def run_suite(self, digest: str | None) -> list[TaskResult]:
+    async def purpose(self, name: str) -> str:
+        return "benchmark"
+
+    async def suite_digest(self, name: str) -> str:
+        return name
+
+    async def keep_report(self, name: str, digest: str | None, report: dict[str, Any]) -> str:
+        return f"{digest}/{name}.html"
+
+    async def run_suite(self, name: str, digest: str | None) -> list[ItemResult]:
         self.runs += 1
         good = round(100 * self.success.get(digest, 0.5))
-        return [TaskResult(f"t{i}", f"kind{i % 5}", i < good, float(i < good)) for i in range(100)]
+        return [ItemResult(f"t{i}", f"kind{i % 5}", float(i < good), i < good) for i in range(100)]
 
     async def run_checks(self, digest: str | None) -> list[CheckResult]:
         good = self.refusals.get(digest, 5)
@@ -175,15 +189,24 @@ class Policy:
     negative: float | None = None
     mute: bool = False
     lost: float = 0.0
+    failure: dict[str, Any] = field(default_factory=dict)
+    """What the gateway says about its errors: error, context_tokens, domain, tool."""
 
 
 class World:
     """Everything around a releaser. ``crash_at`` n: die at the n-th write (before or after it)."""
 
     def __init__(self, seed: int = 0, gateways: tuple[str, ...] = ("gw-1",), **release: Any) -> None:
+        release = {"strategy": "canary", "min_sessions": [50, 100, 200, 0], "max_bake": 0, **release}
         pattern = release.pop("pattern", "agent-zero-rl-v{n}")
+        validation = release.pop("validation", {})
         self.settings: Settings = load(
-            environ={}, overrides={"release": release, "model": {"id_pattern": pattern}}
+            environ={},
+            overrides={
+                "release": release,
+                "model": {"id_pattern": pattern},
+                "validation": {"suites": ["desk"], "regression": "point", **validation},
+            },
         )
         self.revision = 0
         self.writes: list[str] = []
@@ -208,7 +231,7 @@ class World:
         self.sessions = 0
         self.in_flight: list[tuple[float, SessionOutcome]] = []
         self.ctx = self.context()
-        self.strategy = "canary"
+        self.per_day: float | None = None
         self.releaser = self.start()
 
     def context(self) -> Context:
@@ -217,8 +240,11 @@ class World:
 
     def start(self) -> Releaser:
         """A releaser as after a (re)start: it knows nothing."""
-        self.releaser = Releaser(self.ctx, self.stream, self.suite, strategy=self.strategy)
+        self.releaser = Releaser(self.ctx, self.stream, self.suite, traffic=self._traffic)
         return self.releaser
+
+    async def _traffic(self) -> float | None:
+        return self.per_day
 
     def write(self, what: str) -> Any:
         return _Write(self, what)
@@ -339,6 +365,7 @@ class World:
                         "release_id": desired["release_id"], "arm": arm, "weight": weight,
                         "assigned_at": self.clock.now(), "timestamp": self.clock.now(), "kind": kind,
                         "value": value, "model_id": models[arm],
+                        **(how.failure if kind == "error" else {}),
                     }
                 )  # fmt: skip
                 self.in_flight.append((now + late, outcome))

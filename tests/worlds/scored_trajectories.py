@@ -8,6 +8,9 @@ from typing import Any
 
 from onward.capture import provenance
 from onward.training.data import dataset
+from onward.training.data.admission import AdmissionRules
+from onward.training.data.selection import Limits, Selection
+from onward.training.spec.algorithms import ALGORITHMS
 
 KEY = b"k" * 32
 
@@ -55,11 +58,20 @@ def task(
 
 
 def freeze(tmp_path: Path, scored: list[Any], **changes: Any) -> dataset.Dataset:
-    options: dict[str, Any] = {
-        "policy_digest": "d1",
-        "signing_key": KEY,
-        "sample_size": 100,
-        "max_unscored_share": 0.5,
-        **changes,
-    }
-    return dataset.assemble(scored, tmp_path, **options)
+    """What a job freezes of ``scored``; ``changes`` are its rules and limits."""
+    algorithm = changes.get("algorithm", "reinforce")
+    text = ALGORITHMS[algorithm].text_is_enough
+    staleness = {changes.get("policy_digest", "d1"): 0}
+    if changes.get("older_digest"):
+        staleness[changes["older_digest"]] = 1
+    rules = AdmissionRules(
+        None if text else staleness, KEY, changes.get("filters", {}), text, changes.get("dense", False)
+    )
+    limits = Limits(
+        changes.get("sample_size", 100),
+        changes.get("max_unscored_share", 0.5),
+        changes.get("max_masked_share", 0.5),
+    )
+    selection = Selection(rules, algorithm, limits, changes.get("mix"))
+    selection.add(scored)
+    return selection.finish(tmp_path, changes.get("left_out"))

@@ -15,7 +15,14 @@ from typing import Any
 
 from onward.errors import EngineError
 from onward.ids import derived_id
-from onward.serving.engines import Generation, Messages, OnProgress, Progress, RequestRefusedError
+from onward.serving.engines import (
+    AnswerOptions,
+    Generation,
+    Messages,
+    OnProgress,
+    Progress,
+    RequestRefusedError,
+)
 from onward.serving.engines.sampling import FinishedGeneration, SessionMemory
 
 Script = Callable[[Messages, str | None], str]
@@ -44,6 +51,8 @@ class ScriptedEngine:
         self._adapters: dict[str, Path] = {}
         self._memory = SessionMemory()
         self._count = 0
+        self.options: AnswerOptions | None = None
+        """Options of the call that came last."""
 
     async def generate(
         self,
@@ -58,7 +67,9 @@ class ScriptedEngine:
         seed: int | None = None,
         tools: Sequence[dict[str, Any]] = (),
         on_progress: OnProgress | None = None,
+        options: AnswerOptions | None = None,
     ) -> Generation:
+        self.options = options
         self.calls.append((session_id, adapter))
         if self.delay:
             await asyncio.sleep(self.delay)

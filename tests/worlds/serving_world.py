@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from release_stream import NoRows
 from scripted_engine import ScriptedEngine
 
 from onward.bus import Bus
@@ -52,8 +53,12 @@ class World:
         clock: Clock | None = None,
         capture: dict[str, Any] | None = None,
         feedback: dict[str, Any] | None = None,
+        engine: Any = None,
+        aliases: dict[str, str] | None = None,
+        providers: dict[str, Any] | None = None,
         **http: Any,
     ) -> None:
+        """``engine``: None makes a scripted one."""
         self.bus, self.folder = bus, folder
         self.clock = clock or SystemClock()
         metrics = Metrics()
@@ -63,6 +68,8 @@ class World:
                 "http": {"gateway_port": 0, **http},
                 "capture": capture or {},
                 "feedback": feedback or {},
+                "gateway": {"model_aliases": aliases or {}},
+                "providers": providers or {},
                 "model": {"base": "tiny"},
                 "release": {"lost_after_seconds": 600},
             }
@@ -71,12 +78,12 @@ class World:
             settings=self.settings,
             clock=self.clock,
             bus=bus,
-            warehouse=None,  # type: ignore[arg-type]
+            warehouse=NoRows(),  # type: ignore[arg-type]
             objects=Objects.open(folder / "objects"),
             metrics=metrics,
             alerts=Alerts(bus, self.clock, metrics),
         )
-        self.engine = ScriptedEngine()
+        self.engine: Any = engine or ScriptedEngine()
         self.gateway = Gateway(self.ctx, self.engine)
         self._revision = 0
 

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from onward.contracts.buckets import (
+    AdminRequest,
     AnsweredClose,
     AskedClose,
     Assignment,
@@ -15,12 +16,14 @@ from onward.contracts.buckets import (
     Document,
     GatewayReport,
     JobEntry,
+    JobNumber,
     LastRequest,
     Learning,
     LeaseHolder,
     ModelEntry,
     OptOutCount,
     Pin,
+    PolicyWatch,
     ReaderPosition,
     RecoveryReport,
     RecoveryRequest,
@@ -30,6 +33,7 @@ from onward.contracts.buckets import (
     RescoreRequest,
     RewarderState,
     RoleFailure,
+    ScheduleMark,
     SetAside,
     Traffic,
 )
@@ -40,6 +44,8 @@ STORED: dict[type[Document], str] = {
     Learning: '{"paused": true}',
     Traffic: '{"paused": true, "until": "2026-01-05T10:00:00+00:00"}',
     Pin: '{"model_id": null}',
+    AdminRequest: '{"asked_at":"2026-01-05T09:00:00.000Z","body":{"traffic":{"candidate":0.5}},"by":"ops",'
+    '"kind":"traffic","request_id":"q1","result":null}',
     ReleaseCommand: '{"command": "hold", "release_id": null}',
     RescoreRequest: '{"run_id": "r1", "since": "1970-01-01T00:00:00.000Z", "component": null, "limit": 20, '
     '"dry_run": false, "requested_at": "2026-01-05T09:00:00.000Z", "stop": false}',
@@ -49,12 +55,17 @@ STORED: dict[type[Document], str] = {
     '"stream_seq":17,"version":1,"windows":{"accuracy":[1.0,0.5],"raw_total":[0.75]}}',
     LastRequest: '{"job_id": "j1", "model_digest": null, "phase": "published", '
     '"published_at": "2026-01-05T09:00:00.000Z", "request": "{\\"priority\\":\\"low\\"}", "snapshot": 600}',
+    ScheduleMark: '{"expression": "0 2 * * *", "since": "2026-01-05T02:00:00.000Z", "left_out": "3 of 64"}',
+    PolicyWatch: '{"watch_id": "w1", "model_digest": "d1", "model_id": "agent-zero-rl-v1", "sequence": 700, '
+    '"total": 114.0, "collected": 190, "baseline": 0.6, "frozen_at": "2026-01-05T09:00:00.000Z", '
+    '"sessions": 2, "logs": [-0.7, -0.6], "trailing": [0.5, 0.75], "degraded_since": null}',
     JobEntry: '{"job_id":"j1","state":"completed","request":{"training_config":{"base_model":"smollm2"}},'
     '"request_sha256":"0","attempt":1,"handed_back":0,"owner":"n:1","start_digest":"d0","dataset_sha256":"e",'
     '"samples":256,"commit":{"job_id":"j1","epoch":1,"manifest_sha256":"m","object_prefix":"checkpoints/j1/1",'
     '"adapter_digest":"d1"},"error":null,"skip_validation":false,"announced":true,"heartbeat":9,'
     '"created_at":"2026-01-05T09:00:00.000Z","updated_at":"2026-01-05T09:10:00.000Z",'
     '"progress":{"metrics":{"reward_mean":0.5}}}',
+    JobNumber: '{"job_id": "j1", "last": 47}',
     ModelEntry: '{"adapter_digest":"d1","base_digest":null,"info":{},"manifest_sha256":"m",'
     '"model_id":"agent-zero-rl-v1","object_prefix":"checkpoints/j1/1","parent":"agent-zero-rl-v0",'
     '"state":"current","training_job_id":"j1","validation":{}}',
@@ -68,6 +79,7 @@ STORED: dict[type[Document], str] = {
     '"previous":{"adapter_digest":"d0","model_id":"agent-zero-rl-v0"},"release_id":"r1","revision":7,"step":1}',
     GatewayReport: '{"arms":[{"adapter_digest":"d0","arm":"current","model_id":"agent-zero-rl-v0",'
     '"weight":1.0}],"error":null,"gateway_id":"gw-1","in_flight":2,"paused":false,"probes":{"d0":-1.25},'
+    '"providers":{"openai":"open"},'
     '"release_id":null,"revision":6,"served":["d0"],"step":0,"updated_at":"2026-01-05T09:00:00.000Z"}',
     Assignment: '{"answered":true,"arm":"candidate","assigned_at":"2026-01-05T09:00:00.000Z",'
     '"earlier":["r0"],"model_id":"agent-zero-rl-v1","release_id":"r1","session_id":"s","weight":0.1}',
@@ -120,14 +132,16 @@ RELEASE: dict[str, Any] = {
     "history": [{"at": "2026-01-05T09:00:00.000Z", "state": "proposed", "step": 0, "why": "w"}],
 }  # fmt: skip
 JOB: dict[str, Any] = {
-    "job_id": "j1", "state": "failed", "request": {"training_config": {"base_model": "smollm2"}},
+    "job_id": "j1", "number": 47, "state": "failed",
+    "request": {"training_config": {"base_model": "smollm2"}},
     "request_sha256": "0", "attempt": 1, "handed_back": 0, "owner": "n:1", "start_digest": "d0",
     "dataset_sha256": "e", "samples": 256,
     "commit": {
         "job_id": "j1", "epoch": 1, "manifest_sha256": "m", "object_prefix": "checkpoints/j1/1",
         "adapter_digest": "d1",
     },
-    "error": {"code": "DATA", "message": "too few"}, "skip_validation": False, "announced": True,
+    "error": {"code": "DATA", "message": "too few"}, "changes": ["c"], "cancel_requested": False,
+    "cancelled_by": None, "skip_validation": False, "announced": True,
     "killed": 1, "interruptions": 2, "not_before": "2026-01-05T09:10:05.000Z",
     "heartbeat": 9, "created_at": "2026-01-05T09:00:00.000Z", "updated_at": "2026-01-05T09:10:00.000Z",
     "progress": {"metrics": {"reward_mean": 0.5}},

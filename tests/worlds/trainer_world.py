@@ -15,7 +15,7 @@ from unreadable_alone import NoStandIns
 from onward import config
 from onward.bus import Entry
 from onward.clock import ManualClock
-from onward.contracts import TrainingRequest
+from onward.contracts import TrainingRequest, encode
 from onward.errors import BusError, ConflictError
 from onward.telemetry.metrics import Metrics
 from onward.training.role import trainer as service
@@ -66,6 +66,7 @@ class World:
         self.buckets: dict[str, Bucket] = {}
         self.request: Any = None
         self.alerts: list[str] = []
+        self.alert_texts: list[str] = []
         self.published: dict[str, dict[str, Any]] = {}
         self.settings = config.load(environ={}, overrides={"data_dir": folder, **settings})
         self.ctx: Any = SimpleNamespace(
@@ -74,6 +75,7 @@ class World:
             bus=SimpleNamespace(bucket=self.bucket, publish=self._publish),
             objects=Objects.open(folder / "objects"),
             metrics=Metrics(),
+            base_model=None,
             alerts=SimpleNamespace(raise_=self._alert),
         )
 
@@ -83,8 +85,9 @@ class World:
     async def _publish(self, subject: str, data: bytes, *, msg_id: str) -> None:
         self.published.setdefault(msg_id, json.loads(data))
 
-    async def _alert(self, kind: str, message: str, **facts: Any) -> None:
+    async def _alert(self, kind: str, message: str, severity: str = "warning", **facts: Any) -> None:
         self.alerts.append(kind)
+        self.alert_texts.append(f"{severity}: {message} {facts}")
 
     @property
     def job(self) -> JobRecord:
@@ -100,6 +103,15 @@ class World:
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
+
+
+async def world_with_a_job(folder: Path, **settings: Any) -> World:
+    """A world with ``job-1`` in the queue: an ordinary job on logged work."""
+    made = World(folder, **settings)
+    request = asked(None, "reinforce", source="clickhouse")
+    await service.Trainer(made.ctx).table.register(request)
+    made.request = SimpleNamespace(data=encode(request))
+    return made
 
 
 def asked(environment: dict[str, Any] | None, algorithm: str = "rloo", **dataset: Any) -> TrainingRequest:

@@ -7,8 +7,12 @@ Its knobs are the ways in which a server can be wrong.
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import json
+import os
+import signal
+import sys
 import threading
 import time
 from pathlib import Path
@@ -18,11 +22,12 @@ import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
-BASE = "served-base"
+BASE = "base"
+HOST = "127.0.0.1"
 
 
 class FakeVllm:
-    def __init__(self, folder: Path, *, key: str = "", max_model_len: int = 256) -> None:
+    def __init__(self, folder: Path, *, key: str = "", max_model_len: int = 256, port: int = 0) -> None:
         from onward.lm.policy import Policy
 
         self.policy = Policy.load(folder)
@@ -46,7 +51,7 @@ class FakeVllm:
         self._lock = threading.Lock()
         self._inner = self._app()
         config = uvicorn.Config(
-            self._answer, interface="asgi3", host="127.0.0.1", port=0, log_level="error", lifespan="off"
+            self._answer, interface="asgi3", host=HOST, port=port, log_level="error", lifespan="off"
         )
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, daemon=True)
@@ -56,7 +61,7 @@ class FakeVllm:
         while not self._server.started:
             time.sleep(0.01)
         port = self._server.servers[0].sockets[0].getsockname()[1]
-        self.url = f"http://127.0.0.1:{port}"
+        self.url = f"http://{HOST}:{port}"
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -181,6 +186,7 @@ class FakeVllm:
             SampleRequest(
                 "1", prompt, body["max_tokens"], temperature, body.get("top_p", 1.0),
                 body.get("top_k") or None, body.get("stop_token_ids") or (), adapter, body.get("seed"),
+                alternatives=body.get("logprobs") or 0, **_options(body),
             )
         )  # fmt: skip
         samples = []
@@ -193,6 +199,9 @@ class FakeVllm:
         if self.token_ids_wrong:
             told[0] = (told[0] + 1) % 200
         text = self.policy.tokenizer.decode(ids, skip_special_tokens=True)
+        for stop in body.get("stop") or ():
+            if stop in text:  # ``include_stop_str_in_output``: the text ends with it
+                text = text[: text.find(stop) + len(stop)]
         choice: dict[str, Any] = {
             "index": 0, "text": "not this" if self.text_wrong else text, "logprobs": None,
             "finish_reason": self.finish or samples[0].finish_reason,
@@ -204,16 +213,15 @@ class FakeVllm:
                 "text_offset": [0] * len(ids),
                 "token_logprobs": values,
                 "tokens": [self._name(body, token) for token in ids],
-                "top_logprobs": [self._top(body, prompt, adapter, temperature)] + [{}] * (len(ids) - 1),
+                "top_logprobs": [self._top(body, prompt, adapter, temperature)] + [{}] * (len(ids) - 1)
+                if not _options(body) and len(ids) == 1
+                else [
+                    {self._name(body, token): value for token, value in one}
+                    for one in samples[0].alternatives or [[]] * len(ids)
+                ],
             }
         if body.get("return_token_ids") and not self.without_token_ids:
             choice["token_ids"], choice["prompt_token_ids"] = told, prompt
-        if body.get("prompt_logprobs") is not None:
-            known = self._logprobs(prompt[:1], prompt[1:], adapter, 1.0)
-            choice["prompt_logprobs"] = [None] + [
-                {str(token): {"logprob": value, "rank": 1, "decoded_token": "x"}}
-                for token, value in zip(prompt[1:], known, strict=True)
-            ]
         return choice
 
     def _name(self, body: dict[str, Any], token: int) -> str:
@@ -263,6 +271,45 @@ class FakeVllm:
         yield "data: [DONE]\n\n"
 
 
+def _options(body: dict[str, Any]) -> dict[str, Any]:
+    """The shaping that a request asks for, with vLLM's field names."""
+    from onward.lm.constrained import Grammar
+
+    asked: dict[str, Any] = {name: body[name] for name in ("presence_penalty", "frequency_penalty")
+                             if body.get(name)}  # fmt: skip
+    if body.get("logit_bias"):
+        asked["logit_bias"] = {int(token): value for token, value in body["logit_bias"].items()}
+    if body.get("stop"):
+        asked["stop_texts"] = body["stop"]
+    if body.get("structured_outputs"):
+        asked["grammar"] = Grammar("json_schema", json.dumps(body["structured_outputs"]["json"]))
+    return asked
+
+
 def _error(status: int, message: str, kind: str = "BadRequestError") -> JSONResponse:
     error = {"message": message, "type": kind, "param": None, "code": status}
     return JSONResponse({"error": error}, status_code=status)
+
+
+def main() -> None:
+    """Serves as ``python -m vllm.entrypoints.openai.api_server`` does, with the options that Onward gives."""
+    options = argparse.ArgumentParser()
+    for name in ("model", "served-model-name", "host", "logprobs-mode"):
+        options.add_argument(f"--{name}", required=True)
+    for name in ("port", "max-lora-rank", "max-loras", "max-model-len", "max-num-seqs"):
+        options.add_argument(f"--{name}", type=int, required=True)
+    for name in ("enable-lora", "disable-uvicorn-access-log"):
+        options.add_argument(f"--{name}", action="store_true", required=True)
+    options.add_argument("--fail-with", default="")
+    given = options.parse_args()
+    if given.fail_with:
+        sys.exit(given.fail_with)
+    assert (given.served_model_name, given.host, given.logprobs_mode) == (BASE, HOST, "processed_logprobs")
+    assert os.environ["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] == "True"
+    key = os.environ["VLLM_API_KEY"]
+    with FakeVllm(Path(given.model), key=key, max_model_len=given.max_model_len, port=given.port):
+        signal.sigwait([signal.SIGTERM])
+
+
+if __name__ == "__main__":
+    main()

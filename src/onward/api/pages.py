@@ -30,8 +30,8 @@ from onward.context import Context
 from onward.contracts.buckets import DesiredRoutes
 from onward.coordinator.coordinator import rewarded_since_snapshot
 from onward.errors import BusError, WarehouseError
+from onward.http import open_calls
 from onward.http.app import authorize
-from onward.http.server import is_loopback
 from onward.training.role.job_table import JobTable
 
 WEB = resources.files("onward") / "web"
@@ -49,8 +49,6 @@ _HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
-_FORWARDED = ("forwarded", "x-forwarded-", "x-real-ip", "x-client-ip", "x-original-", "via")
-"""Beginnings of the headers that proxies add."""
 _LINKS = (
     ("/try/feedback", "try the feedback widget: thumbs, stars and a comment, as on a chat page"),
     ("/status", "what 'onward status --json' prints; wants the key"),
@@ -90,18 +88,8 @@ def add_to(app: FastAPI, ctx: Context, feedback: FeedbackApi) -> None:
 
 
 def is_local(request: Request, http: HttpSettings) -> bool:
-    """Returns whether a program of this machine seems to call: by loopback addresses and through no proxy.
-
-    Configured host names mean that others call too, so no caller counts as local then. A call by HTTP/1.0 is
-    a proxy's: nginx sends it by default, without a header of its own.
-    """
-    client = request.client.host if request.client else ""
-    named = request.url.hostname or ""
-    if http.names or request.scope["http_version"] == "1.0":
-        return False
-    if any(name.startswith(_FORWARDED) for name in request.headers):
-        return False
-    return all(map(is_loopback, (http.host, client, named)))
+    """Returns whether a browser on this machine sent ``request``."""
+    return open_calls.is_local(request, http.host, http.names)
 
 
 async def _home(ctx: Context, local: bool) -> str:

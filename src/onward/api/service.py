@@ -1,4 +1,4 @@
-"""The api role: health, readiness, metrics, status and feedback over HTTP. It decides nothing."""
+"""The api role: health, readiness, metrics, status, training and feedback over HTTP. It decides nothing."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from fastapi import Depends
 
 from onward.api import pages, status
 from onward.api.feedback import FeedbackApi
+from onward.api.training import TrainingApi
 from onward.context import Context
 from onward.health.readiness import Readiness
-from onward.http.app import load_keys, make_app, require
+from onward.http.app import make_app, require
+from onward.http.protection import protection
 from onward.http.server import Server, check_exposure
 from onward.ids import check_id
 from onward.reward.scoring.explain import look_up, unknown_id
@@ -23,17 +25,18 @@ _log = logs.get("api")
 async def run(ctx: Context) -> None:
     """Serves until cancelled. Raises PortBusyError, ConfigError."""
     http = ctx.settings.http
-    check_exposure(http.host, http.keys)
+    check_exposure(http.host, ctx.settings.api_keys(), http.auth)
+    training = TrainingApi(ctx)
     app = make_app(
         "api",
-        keys=load_keys(http.keys, ctx.settings.run_dir),
+        **protection(ctx.settings),
         ready=Readiness(ctx.probes, ctx.ready),
         warnings=ctx.warnings,
         metrics=ctx.metrics,
-        hosts=[http.host, *http.names],
-        wrong_keys_per_minute=http.wrong_keys_per_minute,
         clock=ctx.clock,
+        health=training.health,
     )
+    training.add_to(app)
 
     @app.get("/status", dependencies=[Depends(require("read"))])
     async def show_status() -> dict[str, Any]:

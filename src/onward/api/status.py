@@ -30,6 +30,7 @@ from onward.contracts.buckets import (
     SetAside,
 )
 from onward.coordinator.coordinator import rewarded_since_snapshot
+from onward.coordinator.outlook import outlook
 from onward.errors import OnwardError
 from onward.health.disk import room_now
 from onward.health.readiness import answers_within
@@ -79,6 +80,7 @@ async def collect(bus: Bus, warehouse: Warehouse, settings: Settings, clock: Clo
     reads.ask("bus", "releases", releases_of.all(), [])
     reads.ask("bus", "serving", read_document(bus, DesiredRoutes))
     reads.ask("bus", "learning", is_learning_paused(bus), False)
+    reads.ask("bus", "triggers", outlook(bus, settings, clock))
     reads.ask("bus", "rescore", read_document(bus, RescoreProgress))
     reads.ask("bus", "opted_out", read_document(bus, OptOutCount))
     reads.ask("bus", "pin", read_document(bus, Pin))
@@ -116,6 +118,7 @@ async def collect(bus: Bus, warehouse: Warehouse, settings: Settings, clock: Clo
         "held": found["held"],
         "opted_out": (found["opted_out"] or OptOutCount()).count,
         "next_job": next_job,
+        "triggers": found["triggers"],
         "serving": None if serving is None else to_document(serving),
         "gateways": found["gateways"],
         "failing_roles": found["failing_roles"],
@@ -146,7 +149,6 @@ async def collect(bus: Bus, warehouse: Warehouse, settings: Settings, clock: Clo
         ],
         "learning_paused": paused,
         "pinned": (found["pin"] or Pin()).model_id,
-        "not_active": settings.inactive(),
     }
 
 

@@ -64,7 +64,10 @@ class Bus:
         self._reported: set[tuple[str, str]] = set()
         self.read_before: dict[tuple[str, str, bool], tuple[Any, list[Entry]]] = {}
         """Results of ``Bucket.keys`` and ``entries``, with the version of the bucket that they show."""
-        self._served: list[tuple[str, Callable[[bytes], Awaitable[bytes]]]] = []
+        self._served: dict[str, tuple[Callable[[bytes], Awaitable[bytes]], str]] = {}
+        """Subject → how its requests are answered, and the queue that shares them."""
+        self._answering: dict[str, Any] = {}
+        """Subject → its subscription."""
 
     @classmethod
     async def connect(
@@ -249,17 +252,25 @@ class Bus:
         except nats.errors.Error as error:
             raise BusError(f"NATS is away ({type(error).__name__}): try again later.") from None
 
-    async def serve(self, subject: str, answer: Callable[[bytes], Awaitable[bytes]]) -> None:
-        """Answers core requests on ``subject`` until the bus is closed."""
-        self._served.append((subject, answer))
-        await self._serve(subject, answer)
+    async def serve(
+        self, subject: str, answer: Callable[[bytes], Awaitable[bytes]], *, queue: str = ""
+    ) -> None:
+        """Answers core requests on ``subject`` until the bus is closed. Processes with one ``queue`` share
+        the requests, so that each gets one answer. A second call takes the place of the first."""
+        self._served[subject] = answer, queue
+        if (before := self._answering.pop(subject, None)) is not None:
+            await before.unsubscribe()
+        await self._serve(subject)
 
-    async def _serve(self, subject: str, answer: Callable[[bytes], Awaitable[bytes]]) -> None:
+    async def _serve(self, subject: str) -> None:
+        answer, queue = self._served[subject]
+
         async def on_message(message: Any) -> None:
-            if message.reply:
+            # A reply elsewhere would let a client write with this login's rights, for example to a bucket.
+            if message.reply.startswith("_INBOX"):
                 await self.nc.publish(message.reply, await answer(message.data))
 
-        await self.nc.subscribe(subject, cb=on_message)
+        self._answering[subject] = await self.nc.subscribe(subject, queue=queue, cb=on_message)
 
     def bucket(self, name: str) -> Bucket:
         """Returns the declared key-value bucket ``name``. Raises NotFoundError for an undeclared one."""
@@ -310,8 +321,8 @@ class Bus:
             except BusError as error:
                 log.warning("NATS cannot be reached", reason=str(error))
                 return
-            for subject, answer in self._served:
-                await self._serve(subject, answer)
+            for subject in self._served:
+                await self._serve(subject)
 
     def _repeat_attempts(self) -> None:
         """Ends the waits for PubAcks at once; each publish then looks at what happened and repeats."""

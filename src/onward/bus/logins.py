@@ -46,6 +46,8 @@ class Rights:
 
     publish: tuple[str, ...]
     subscribe: tuple[str, ...] = ()
+    answers: bool = False
+    """True for a login that may send one answer to each request that it receives."""
 
 
 def inbox_prefix(user: str) -> str:
@@ -106,7 +108,7 @@ _READS: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "rewarder": {"RL_TRAJECTORIES": ("rewarder",), "RL_FEEDBACK": ("rewarder-feedback",)},
     "coordinator": {"RL_TRAINING": ("coordinator",)},
-    "trainer": {"RL_TRAINING": ("trainer",)},
+    "trainer": {"RL_TRAINING": ("trainer", "trainer-control")},
     "gateway": {"RL_REWARDS": ("gateway-outcomes",), "RL_FEEDBACK": ("gateway-votes",)},
 }
 """Role → stream → its durable consumers."""
@@ -156,8 +158,14 @@ _OWN: dict[str, Rights] = {
         ),
         ("$JS.ACK.RL_TRAJECTORIES.collector.>",),
     ),
-    "coordinator": Rights((subjects.TRAINING_REQUEST, _DLQ)),
-    "trainer": Rights((subjects.TRAINING_STATUS, _DLQ)),
+    "coordinator": Rights(
+        (subjects.TRAINING_REQUEST, subjects.REPORT, _DLQ), (subjects.TRAINER_MESSAGE,), answers=True
+    ),
+    "trainer": Rights(
+        (subjects.TRAINING_STATUS, _DLQ, _get("RL_TRAJECTORIES")),
+        (subjects.TRAINING_STATUS_REQUEST,),
+        answers=True,
+    ),
     "releaser": Rights((subjects.MODEL_DEPLOYED, *_reader("RL_OUTCOMES", "*"))),
     "gateway": Rights(
         (
@@ -169,7 +177,14 @@ _OWN: dict[str, Rights] = {
             "$KV.rl_capture.>",
         )
     ),
-    "api": Rights((subjects.FEEDBACK, "$JS.API.CONSUMER.LIST.*")),
+    "api": Rights(
+        (
+            subjects.FEEDBACK,
+            subjects.TRAINING_REQUEST,
+            "$KV.rl_jobs.>",  # to cancel a job
+            "$JS.API.CONSUMER.LIST.*",
+        )
+    ),
 }
 
 
@@ -179,7 +194,7 @@ def _rights(role: str) -> Rights:
     reads = (_durable(stream, *names) for stream, names in _READS.get(role, {}).items())
     buckets = tuple(f"$KV.{name}.>" for name, bucket in BUCKETS.items() if bucket.writer == role)
     kept = (f"$KV.rl_leases.{role}", f"$KV.rl_roles.{role}")
-    return Rights((*own.publish, *_EVERY_ROLE, *chain(*reads), *buckets, *kept), own.subscribe)
+    return Rights((*own.publish, *_EVERY_ROLE, *chain(*reads), *buckets, *kept), own.subscribe, own.answers)
 
 
 RIGHTS: dict[str, Rights] = {
@@ -262,4 +277,6 @@ def _permissions(user: str, password: str, rights: Rights) -> Iterable[str]:
     yield f'    {{ user: {user}, password: "{password}", permissions: {{'
     yield f"      publish: {{ allow: [{publish}] }}"
     yield f"      subscribe: {{ allow: [{subscribe}] }}"
+    if rights.answers:
+        yield '      allow_responses: { max: 1, expires: "1m" }'
     yield "    } }"

@@ -1,7 +1,9 @@
 """The file of an outbox: its tables, its two connections, and the meaning of SQLite's errors.
 
 Invariants: no error of SQLite leaves this module unchanged, because recorders and drainers survive only the
-errors that they know. The writer's commits are fsynced, the remover's are not.
+errors that they know. The writer's commits are fsynced, the remover's are not. No fork happens while SQLite
+opens or closes a file, because it holds locks of the whole process then: a child that inherits them locked
+would wait without end.
 """
 
 from __future__ import annotations
@@ -9,12 +11,13 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from onward.errors import BusError, OnwardError, OutboxFullError
 from onward.files import sync_folder
+from onward.forks import Gate
 
 _DISK = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE)
 """SQLite's error codes for a full disk or quota, and for a file that may not grow."""
@@ -48,24 +51,63 @@ END;
 """
 
 
+class _Opening(Gate):
+    """Gate around opening a file, and a list of connections that were left open.
+
+    The garbage collector would close them in any thread, also during a fork.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._left: list[tuple[int, sqlite3.Connection]] = []
+
+    def leave(self, connections: Iterable[sqlite3.Connection]) -> None:
+        """Takes over connections. Waits for nothing: the garbage collector calls it."""
+        self._left += [(os.getpid(), connection) for connection in connections]
+
+    def close_left(self) -> None:
+        """Closes them, except those of a parent, which are not this process's to close."""
+        own, this = [], os.getpid()
+        while self._left:
+            own.append(self._left.pop())
+        for pid, connection in own:
+            if pid != this:
+                self._left.append((pid, connection))
+                continue
+            with suppress(sqlite3.Error):
+                connection.close()
+
+    def before_fork(self) -> None:
+        super().before_fork()
+        self.close_left()
+
+
+_OPENING = _Opening()
+
+
 class OutboxFile:
     """One SQLite file, mode 0600. Any thread may use it; each connection serves one thread at a time."""
 
     def __init__(self, path: Path) -> None:
         """Raises BusError for a file that is no outbox or cannot be made, OutboxFullError."""
+        self._connections: dict[str, sqlite3.Connection] = {}
         self.path = path
         self.locks()
-        self._connections: dict[str, sqlite3.Connection] = {}
         self._closed = False
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
-            _ = self.writer, self.remover
+            with _OPENING:
+                _OPENING.close_left()
+                _ = self.writer, self.remover
             sync_folder(path.parent)
         except OSError as error:
             raise BusError(
                 f"The outbox {path} cannot be made ({error.strerror}): give a path that can be written."
             ) from None
+
+    def __del__(self) -> None:
+        _OPENING.leave(self._connections.values())
 
     @property
     def writer(self) -> sqlite3.Connection:

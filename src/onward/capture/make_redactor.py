@@ -17,7 +17,7 @@ from onward.redaction import Known, Redactor, read_rules
 from onward.redaction.known import read_secrets
 from onward.redaction.own_rules import NO_RULES
 
-LOCAL_KEYS = ("api.key", "nats.token", "gateway.key", "quarantine.key", "feedback.key")
+LOCAL_KEYS = ("api.key", "nats.token", "gateway.key", "quarantine.key", "feedback.key", "models.key")
 """Files in ``run_dir`` with secrets that Onward generated, one a line."""
 
 
@@ -31,7 +31,8 @@ def redactor_of(settings: Settings, environ: Mapping[str, str] | None = None) ->
     """
     file = settings.capture.known_secrets_file
     secrets = [] if file is None else read_secrets(file)
-    environ = {**(os.environ if environ is None else environ), **_given(settings)}
+    environ = os.environ if environ is None else environ
+    environ = {**environ, **_given(settings), **_provider_keys(settings, environ)}
     known = Known.from_environment(environ, [*secrets, *_local_keys(settings)])
     rules = settings.capture.redaction_rules_file
     own = NO_RULES if rules is None else read_rules(rules)
@@ -63,6 +64,17 @@ def _given(settings: Settings) -> dict[str, str]:
     }
     given = {name: secret.get_secret_value() for name, secret in secrets.items() if secret is not None}
     return given | {name: address for name, address in addresses.items() if address}
+
+
+def _provider_keys(settings: Settings, environ: Mapping[str, str]) -> dict[str, str]:
+    """Returns the keys of the providers, under secret names."""
+    found: dict[str, str] = {}
+    for name, provider in settings.providers.items():
+        key = provider.key.get_secret_value() or environ.get(provider.key_env, "")
+        if provider.key_file is not None and provider.key_file.is_file():
+            key = provider.key_file.read_text(encoding="utf-8", errors="replace").strip()
+        found[f"ONWARD_PROVIDER_{name.upper()}_KEY"] = key
+    return {name: key for name, key in found.items() if key}
 
 
 def _local_keys(settings: Settings) -> Iterator[str]:

@@ -21,7 +21,7 @@ from onward.files import write_secret_once
 
 KEY_FILE = "gateway.key"
 KEY_BYTES = 32
-_FLOATS = ("temperature", "top_p")
+_FLOATS = ("temperature", "top_p", "presence_penalty", "frequency_penalty")
 _INTEGERS = ("top_k",)
 
 
@@ -97,6 +97,8 @@ def _signed_form(record: Mapping[str, Any]) -> dict[str, Any]:
     for name in _INTEGERS:
         if name in kept:
             kept[name] = int(kept[name])
+    if isinstance(kept.get("logit_bias"), Mapping):
+        kept["logit_bias"] = {token: float(value) for token, value in kept["logit_bias"].items()}
     for name in ("prompt_ids", "token_ids"):
         if name in kept:
             kept[name] = [int(token) for token in kept[name]]

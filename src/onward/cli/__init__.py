@@ -77,7 +77,14 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "releases": ("releases", "release"),
 }
 COMMANDS |= {name: (name,) for name in SUMMARIES if not any(name in names for names in COMMANDS.values())}
-COMMANDS |= {"control_evaluate": ("control",), "control_check": ("control",)}
+COMMANDS |= {
+    "control_evaluate": ("control",),
+    "control_check": ("control",),
+    "models_check": ("models",),
+    "releases_explain": ("releases", "release"),
+    "models_versions": ("models",),
+    "jobs_watch": ("jobs",),
+}
 """Module → its commands. A command loads only its own module, so that it starts quickly."""
 
 
@@ -96,13 +103,15 @@ def _root(
     """Holds the options of ``onward`` itself. The help text is that of ``app``."""
 
 
-def load_settings(file: Path | None, data_dir: Path | None) -> Settings:
-    """Returns the settings of a command: file and environment, overridden by ``--dir``. What the command
-    writes from here on is for its owner alone."""
+def load_settings(file: Path | None, data_dir: Path | None, **model: str | None) -> Settings:
+    """Returns the settings of a command: file and environment, overridden by ``--dir`` and by the fields of
+    ``model`` that are not None. What the command writes from here on is for its owner alone."""
     from onward import config  # not needed for --help
 
     os.umask(OWNER_ALONE)
-    return config.load(file, overrides={"data_dir": data_dir} if data_dir else {})
+    overrides: dict[str, Any] = {"data_dir": data_dir} if data_dir else {}
+    given = {name: value for name, value in model.items() if value is not None}
+    return config.load(file, overrides=overrides | ({"model": given} if given else {}))
 
 
 def run_async(work: Coroutine[Any, Any, Any]) -> Any:

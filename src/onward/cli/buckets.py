@@ -52,10 +52,11 @@ Key = Annotated[str, typer.Argument(metavar="KEY", help="As 'onward buckets list
 def kind_of(bucket: str, key: str) -> type[Document] | None:
     """Returns the type of the full record that is stored under a key; None for a key of no known type."""
     from onward.contracts import buckets as declared
+    from onward.release.ab.record import AbTest
     from onward.release.record import Model, ReleaseRecord
     from onward.training.role.job_table import JobRecord
 
-    full = [Model, ReleaseRecord, JobRecord, declared.Desired]
+    full = [Model, ReleaseRecord, AbTest, JobRecord, declared.Desired]
     kinds = [*full, *(kind for kind in vars(declared).values() if _is_kind(kind))]
     fitting = [kind for kind in kinds if bucket == kind.BUCKET]
     exact = next((kind for kind in fitting if key == kind.KEY), None)

@@ -1,9 +1,10 @@
-"""Selection for ``retry`` and ``drop``: named entries or all of them, with a confirmation before a drop."""
+"""Names that commands take: a base model, and the entries for ``retry`` and ``drop``, confirmed before."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, TypeVar
 
 import typer
@@ -12,6 +13,16 @@ from onward.errors import ConfigError
 
 Name = TypeVar("Name")
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+
+def expanded(model: str) -> str:
+    """Returns the folder for a model that is an alias in ``./onward.toml`` or the environment, else the model
+    as it is. Settings are read only where the name may be one. Raises ConfigError for wrong settings."""
+    if model in ("tiny", "smollm2") or Path(model).is_dir():
+        return model
+    from onward import config
+
+    return config.load().models.expand(model)
 
 
 def check_choice(names: Sequence[Name] | None, every: bool, list_command: str) -> None:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from onward.cli import app, run_async
+from onward.cli.choosing import expanded
 from onward.cli.output import console, plain
 from onward.telemetry import logs
 
@@ -19,9 +20,7 @@ COSTS = {
 
 @app.command()
 def demo(
-    model: Annotated[
-        str, typer.Option(help="tiny, smollm2, or a folder with a Llama-shaped model.")
-    ] = "tiny",
+    model: Annotated[str, typer.Option(help="tiny, smollm2, an alias, or a folder with a model.")] = "tiny",
     cycles: Annotated[
         int | None, typer.Option(min=1, help="Turns of the loop: 3 with tiny, else 2, unless you say.")
     ] = None,
@@ -48,8 +47,9 @@ def demo(
 
     logs.setup(log_level)
     out = console()
-    if model not in COSTS:
-        base_models.resolve(model, folder)  # an unknown name is reported before anything is printed
+    model = expanded(model)
+    if model != base_models.TINY:  # an unusable one is reported before anything is printed
+        base_models.require(model, folder, purpose="serving", device="auto", dtype="auto")
     out.print(Text(f"Model: {plain(model)} ({COSTS.get(model, 'your own folder')})."))
     if model == "tiny":
         out.print(Text(f"With --model smollm2: {COSTS['smollm2']}."))

@@ -1,4 +1,4 @@
-"""``onward jobs list|show``: training jobs, their errors and their results."""
+"""``onward jobs list|show|cancel|retry``: training jobs, their errors and their results."""
 
 from __future__ import annotations
 
@@ -14,19 +14,27 @@ from onward.cli.output import AsJson, Table, facts, ident, number, print_json, p
 from onward.clock import SystemClock
 from onward.config import Settings
 from onward.errors import ConfigError, NotFoundError
+from onward.ids import new_id
 from onward.release.record import ReleaseRecord, Releases
+from onward.telemetry.audit import current_user
+from onward.training import intake
 from onward.training.role.job_table import JobRecord, JobState, JobTable
 
 jobs_app = Commands(
     help="""Training jobs: which ran, why one failed, what it came to.
 
-    onward jobs list
     onward jobs list --state failed
+    onward jobs watch 0190a1b2
+    onward jobs cancel 0190a1b2
+    onward jobs retry 0190a1b2
     """
 )
 app.add_typer(jobs_app, name="jobs")
 
 STATES = get_args(JobState)
+TheJob = Annotated[
+    str, typer.Argument(metavar="ID", help="From the first column of 'list'; a unique prefix is enough.")
+]
 
 
 @jobs_app.command(name="list")
@@ -49,12 +57,16 @@ def list_jobs(
         print_json(shown)
         return
     table = Table(
-        ident("job"), "state", "method", number("tries"), number("trajectories"), "came to",
+        ident("job"), number("#"), "place", "state", "method", number("tries"), number("trajectories"),
+        "came to",
         empty=f"no job is {state}" if state else "no job was asked for yet",
     )  # fmt: skip
     for job in shown:
         table.add_row(
-            *(job[name] for name in ("job_id", "state", "algorithm", "attempt", "samples")),
+            *(
+                job[name]
+                for name in ("job_id", "number", "position", "state", "algorithm", "attempt", "samples")
+            ),
             result_phrase(job),
         )
     print_text(table)
@@ -62,9 +74,7 @@ def list_jobs(
 
 @jobs_app.command()
 def show(
-    job_id: Annotated[
-        str, typer.Argument(metavar="ID", help="From the first column of 'list'; a unique prefix is enough.")
-    ],
+    job_id: TheJob,
     file: ConfigFile = None,
     data_dir: DataDir = None,
     as_json: AsJson = False,
@@ -81,6 +91,65 @@ def show(
         print_json(found)
         return
     print_text(facts({"job": found.pop("job_id"), "came to": result_phrase(found), **found}))
+
+
+@jobs_app.command()
+def cancel(
+    job_id: TheJob, file: ConfigFile = None, data_dir: DataDir = None, as_json: AsJson = False
+) -> None:
+    """Cancel a job: one that waits at once, one that runs within seconds. Twice is the same.
+
+    onward jobs cancel 0190a1b2-c3d4-7e5f-8a9b-0c1d2e3f4a5b
+    """
+
+    async def work() -> JobRecord:
+        async with host.attached(load_settings(file, data_dir)) as (bus, _):
+            return await table_of(bus).cancel(await find_job(bus, job_id), by=current_user())
+
+    record = run_async(work())
+    if as_json:
+        print_json({"job_id": record.job_id, "state": record.state})
+    elif record.state == "running":
+        print_text(f"Job {record.job_id} ends within seconds: 'onward jobs show {record.job_id}'.")
+    else:
+        print_text(f"Job {record.job_id} is {record.state}.")
+
+
+@jobs_app.command()
+def retry(job_id: TheJob, file: ConfigFile = None, data_dir: DataDir = None, as_json: AsJson = False) -> None:
+    """Run the request of a failed or cancelled job again, as a new job.
+
+    onward jobs retry 0190a1b2-c3d4-7e5f-8a9b-0c1d2e3f4a5b
+    """
+
+    async def work() -> JobRecord:
+        async with host.attached(load_settings(file, data_dir)) as (bus, _):
+            done = await intake.submit_again(bus, SystemClock(), await find_job(bus, job_id), new_id())
+            return done.taken()
+
+    record = run_async(work())
+    if as_json:
+        print_json({"job_id": record.job_id, "number": record.number, "state": record.state})
+        return
+    print_text(
+        f"Job {record.job_id} (job #{record.number}) is {record.state}. Follow it with 'onward jobs watch "
+        f"{record.job_id}'."
+    )
+
+
+def table_of(bus: Bus) -> JobTable:
+    return JobTable(bus.bucket("rl_jobs"), SystemClock())
+
+
+async def find_job(bus: Bus, given: str) -> str:
+    """Returns the id of the job that ``given`` names or begins. Raises NotFoundError."""
+    names = [record.job_id for record, _ in await table_of(bus).all()]
+    meant = [name for name in names if name == given] or [name for name in names if name.startswith(given)]
+    if len(meant) == 1:
+        return meant[0]
+    if meant:
+        raise NotFoundError(f"{given!r} begins {len(meant)} job ids: 'onward jobs list' shows them whole.")
+    raise NotFoundError(f"There is no job {given!r}: 'onward jobs list' shows them.")
 
 
 async def _all(settings: Settings) -> list[dict[str, Any]]:
@@ -124,22 +193,27 @@ def result_phrase(job: dict[str, Any]) -> str:
 
 async def _jobs(bus: Bus) -> list[dict[str, Any]]:
     """Returns every job, oldest first, with the release of its checkpoint."""
-    jobs = await JobTable(bus.bucket("rl_jobs"), SystemClock()).all()
+    table = table_of(bus)
+    jobs = await table.all()
+    positions = table.positions_among(record for record, _ in jobs)
     records = await _releases(bus).all()
     releases = {record.job_id: record for record in records if record.kind == "candidate"}
-    return [_document(job, releases.get(job.job_id)) for job, _ in jobs]
+    return [_document(job, releases.get(job.job_id), positions.get(job.job_id)) for job, _ in jobs]
 
 
 def _releases(bus: Bus) -> Releases:
     return Releases(bus.bucket("rl_releases"), bus.bucket("rl_models"), SystemClock())
 
 
-def _document(job: JobRecord, release: ReleaseRecord | None) -> dict[str, Any]:
+def _document(job: JobRecord, release: ReleaseRecord | None, position: int | None) -> dict[str, Any]:
     asked = job.request
     return {
         "job_id": job.job_id,
+        "number": job.number,
         "state": job.state,
-        "algorithm": (asked.get("training_config") or {}).get("algorithm"),
+        "position": position,
+        "priority": job.priority,
+        "algorithm": (asked.get("training_config") or asked).get("algorithm"),
         "trigger": asked.get("trigger_reason"),
         "requester": asked.get("requester"),
         "created_at": job.created_at,
@@ -148,6 +222,7 @@ def _document(job: JobRecord, release: ReleaseRecord | None) -> dict[str, Any]:
         "handed_back": job.handed_back,
         "killed": job.killed,
         "not_before": job.not_before,
+        "changes": job.changes,
         "samples": job.samples,
         "percent": job.progress.get("percent_complete"),
         "metrics": job.progress.get("metrics"),

@@ -1,4 +1,7 @@
-"""``onward models pull|add|list|show|release|rollback``: base models of this machine, and stored policies."""
+"""``onward models pull|add|list|show|release|rollback`` : base models of this machine, and stored policies.
+
+``check`` is in ``models_check``.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +27,7 @@ models_app = Commands(
     help="""Base models on this machine, and the policies that were released.
 
     onward models list
+    onward models check /models/qwen
     onward models pull smollm2
     onward models add runs/sft --name invoices-1
     onward models release invoices-1
@@ -64,7 +68,7 @@ def add(
     also while nothing runs.
 
     onward models add runs/sft
-    onward models add my-adapter --name invoices-1
+    onward models register my-adapter --name invoices-1
     """
     settings = load_settings(file, data_dir)
 

@@ -13,15 +13,19 @@ from onward import host
 from onward.cli import ConfigFile, DataDir, app, load_settings, renamed, run_async
 from onward.cli.help import Commands
 from onward.cli.output import AsJson, Table, facts, ident, number, plain, print_json, print_text
+from onward.cli.suite_tables import lost_items, suite_table
 from onward.clock import SystemClock
 from onward.contracts.buckets import COMMANDS
 from onward.errors import NotFoundError
-from onward.release.commands import send_command
+from onward.release.commands import ANSWERS, send_command
 from onward.release.evidence.rates import ArmRates
+from onward.release.incidents.report import sentence
 from onward.release.plan import SUPPORT, State
+from onward.release.power import words as power_words
 from onward.release.record import ReleaseRecord, Releases
 from onward.release.wording import (
     e_number,
+    evidence_words,
     probability,
     rate_text,
     safety_counts,
@@ -53,6 +57,11 @@ LEFT_OUT = frozenset({"evidence", "outbox"})
 async def _records(file: Path | None, data_dir: Path | None) -> list[ReleaseRecord]:
     async with host.records(load_settings(file, data_dir)) as bus:
         return await Releases(bus.bucket("rl_releases"), bus.bucket("rl_models"), SystemClock()).all()
+
+
+def load_records(file: Path | None, data_dir: Path | None) -> list[ReleaseRecord]:
+    """Returns every release that can be read, oldest first."""
+    return run_async(_records(file, data_dir))
 
 
 def _document(record: ReleaseRecord) -> dict[str, Any]:
@@ -87,7 +96,7 @@ def show(
     onward releases show
     onward releases show agent-zero-rl-v2 --json
     """
-    *others, record = _found(run_async(_records(file, data_dir)), name)
+    *others, record = found_by_name(run_async(_records(file, data_dir)), name)
     if as_json:
         print_json(_document(record))
     else:
@@ -96,7 +105,7 @@ def show(
             print_text("", f"Before it, release {other.release_id}: {what_happened(other)}")
 
 
-def _found(records: list[ReleaseRecord], name: str | None) -> list[ReleaseRecord]:
+def found_by_name(records: list[ReleaseRecord], name: str | None) -> list[ReleaseRecord]:
     """Returns the releases of that name, oldest first: a model may be released and later rolled back."""
     called = [record for record in records if name is None or record.has_name(name)]
     if not called:
@@ -109,11 +118,19 @@ def _found(records: list[ReleaseRecord], name: str | None) -> list[ReleaseRecord
     return called
 
 
-def _tell(what: str, release: str | None, file: Path | None, data_dir: Path | None) -> None:
+def _tell(
+    what: str,
+    release: str | None,
+    file: Path | None,
+    data_dir: Path | None,
+    *,
+    by: str | None = None,
+    reason: str | None = None,
+) -> None:
     async def work() -> None:
         settings = load_settings(file, data_dir)
         async with host.attached(settings) as (bus, _):
-            await send_command(bus, what, release, clock=SystemClock())
+            await send_command(bus, what, release, clock=SystemClock(), by=by, reason=reason)
 
     run_async(work())
     print_text(f"Sent to the releaser: {what}. 'onward releases show' shows what came of it.")
@@ -155,6 +172,32 @@ def resume(release: UnderWay = None, file: ConfigFile = None, data_dir: DataDir 
     _tell("resume", release, file, data_dir)
 
 
+By = Annotated[str, typer.Option("--by", help="Who decides.", show_default=False)]
+Reason = Annotated[str, typer.Option("--reason", help="Why.", show_default=False)]
+
+
+@releases_app.command()
+def approve(
+    by: By, reason: Reason, release: UnderWay = None, file: ConfigFile = None, data_dir: DataDir = None
+) -> None:
+    """Approve the release that waits: its first step begins. Name and reason are recorded.
+
+    onward releases approve agent-zero-rl-v2 --by ada --reason "read the report"
+    """
+    _tell("approve", release, file, data_dir, by=by, reason=reason)
+
+
+@releases_app.command()
+def refuse(
+    by: By, reason: Reason, release: UnderWay = None, file: ConfigFile = None, data_dir: DataDir = None
+) -> None:
+    """Refuse the release that waits: the candidate gets no traffic. Name and reason are recorded.
+
+    onward releases refuse agent-zero-rl-v2 --by ada --reason "freeze until Monday"
+    """
+    _tell("refuse", release, file, data_dir, by=by, reason=reason)
+
+
 # Old names.
 
 release_app = Commands(
@@ -178,7 +221,9 @@ def _with_option(name: str) -> Callable[..., None]:
     return tell
 
 
-for _name in COMMANDS:
+release_app.command(name="approve")(approve)
+release_app.command(name="refuse")(refuse)
+for _name in (name for name in COMMANDS if name not in ANSWERS):
     renamed.keep_old_name(release_app, f"release {_name}", _with_option(_name))
 
 
@@ -189,7 +234,7 @@ JUDGES = {
     "all": "the three together",
 }
 """Gate → the quantity that it compares."""
-BEFORE_TRAFFIC = (State.PROPOSED, State.VALIDATING, State.REJECTED)
+BEFORE_TRAFFIC = (State.PROPOSED, State.VALIDATING, State.WAITING, State.REJECTED, State.SHADOWED)
 BLANK = Text("")
 
 
@@ -201,15 +246,23 @@ def list_table(records: list[ReleaseRecord]) -> Table:
             record.candidate.model_id,
             _minute(record.created_at),
             str(record.state),
-            record.reason or record.why_held,
+            _why(record),
         )
     return table
+
+
+def _why(record: ReleaseRecord) -> str | None:
+    """Returns the validation's verdict and the reason. Without a column of its own for the verdict, the table
+    fits into 80 columns."""
+    verdict = (record.validation or {}).get("verdict")
+    words = (f"validation: {verdict}" if verdict else None, record.reason or record.why_held)
+    return "; ".join(filter(None, words)) or None
 
 
 def show_release(record: ReleaseRecord) -> None:
     """Prints one release: facts, validation, checks, evidence and history."""
     print_text(plain(what_happened(record)), "", _facts(record))
-    for part in (_validation, _checks, _answers, _evidence, _history):
+    for part in (_validation, _checks, _answers, _start, _evidence, _incident, _history):
         found = list(part(record))
         if found:
             print_text("", *found)
@@ -240,8 +293,13 @@ def _summary(record: ReleaseRecord) -> dict[str, Any]:
 
 def _validation(record: ReleaseRecord) -> Iterator[Any]:
     summary = _summary(record)
+    verdict = (record.validation or {}).get("verdict")
     if "skipped" in summary:
-        yield f"Validation was skipped: {plain(summary['skipped'])}."
+        yield f"Validation: {verdict or 'skipped'}; {plain(summary['skipped'])}."
+    if summary.get("suites"):
+        yield suite_table(summary)
+        yield from lost_items(summary)
+        yield f"Validation: {verdict}."
     if "by_kind" not in summary:
         return
     title = f"Validation: {summary['suite']}, success by kind"
@@ -290,6 +348,24 @@ def _answers(record: ReleaseRecord) -> Iterator[Any]:
         yield table
 
 
+def _start(record: ReleaseRecord) -> Iterator[Any]:
+    """Words about the start: who approved it, and what its gates can find at this traffic."""
+    if record.approval:
+        by = record.approval.get("by")
+        yield plain(
+            f"Approval: {record.approval['status']}{f' by {by}' if by else ''} "
+            f"({record.approval.get('reason') or record.approval.get('why')})."
+        )
+    if record.power:
+        yield f"Power: {power_words(record.power)} (simulated, against 1 % errors and outcome 0.75)."
+
+
+def _incident(record: ReleaseRecord) -> Iterator[Any]:
+    if record.incident:
+        yield plain(sentence(record.incident))
+        yield "'onward incidents show' says more."
+
+
 def _evidence(record: ReleaseRecord) -> Iterator[Any]:
     if not record.rates:
         return
@@ -312,7 +388,13 @@ def _evidence(record: ReleaseRecord) -> Iterator[Any]:
         yield f"Lost sessions, without any outcome in their time: {lost}. They end no step."
     alpha = ((record.evidence or {}).get("rules") or {}).get("alpha")
     if alpha:
-        yield f"A candidate is taken back when E of all gates reaches {1 / alpha:.1f}."
+        decisive = record.e_values.get("all", 1.0)
+        yield (
+            f"Decisive is E of all: {e_number(decisive)}, {evidence_words(decisive, alpha)}; a candidate is "
+            f"taken back at {1 / alpha:.1f}. E is 1 without evidence, and grows if the candidate is worse."
+        )
+        yield "error: engine or transport failed, answer not readable, session lost. A failed task is none."
+        yield "feedback: sessions with a vote, and those with a negative one."
     if "support" in record.e_values:
         support = e_number(record.e_values["support"])
         yield f"E that it is not worse: {support}; shown from {SUPPORT:.0f} on."

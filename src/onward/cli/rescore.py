@@ -12,12 +12,12 @@ from rich.console import Console
 from onward import host
 from onward.bus import Bus
 from onward.cli import ConfigFile, DataDir, app, load_settings, run_async
-from onward.cli.moments import parse_time
 from onward.cli.output import say
 from onward.clock import Clock, SystemClock
 from onward.config import Settings
 from onward.contracts.buckets import RescoreProgress, RescoreRequest
 from onward.errors import ConfigError, runnable
+from onward.moments import parse_time
 from onward.progress import Bars
 from onward.reward.components import components_of
 from onward.reward.role import rescoring

@@ -14,11 +14,22 @@ from onward.config import Settings
 from onward.errors import ConfigError, program
 from onward.telemetry import logs
 
+Device = Annotated[
+    str | None,
+    typer.Option(help="cpu, cuda, cuda:N, or auto: a GPU where there is one. Default: model.device."),
+]
+DtypeName = Annotated[
+    str | None,
+    typer.Option(help="float32, bfloat16, float16, or auto: the fast one. Default: model.dtype."),
+]
+
 
 @app.command()
 def up(
     file: ConfigFile = None,
     data_dir: DataDir = None,
+    device: Device = None,
+    dtype: DtypeName = None,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
 ) -> None:
     """Run the whole loop in one process; what is not configured is embedded.
@@ -30,7 +41,7 @@ def up(
     onward up --config onward.toml --dir data --log-level warning
     """
     logs.setup(log_level)
-    settings = load_settings(file, data_dir)
+    settings = load_settings(file, data_dir, device=device, dtype=dtype)
     run_async(host.up(settings, announce=typer.echo, introduce=lambda loop: print_text(*introduction(loop))))
 
 
@@ -42,6 +53,8 @@ def run_role(
     ],
     file: ConfigFile = None,
     data_dir: DataDir = None,
+    device: Device = None,
+    dtype: DtypeName = None,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
 ) -> None:
     """Run one role beside others, so that it scales out.
@@ -53,7 +66,7 @@ def run_role(
     if role not in host.ROLES:
         raise ConfigError(f"Unknown role {role!r}: expected one of {', '.join(host.ROLES)}.")
     logs.setup(log_level)
-    settings = load_settings(file, data_dir)
+    settings = load_settings(file, data_dir, device=device, dtype=dtype)
 
     def introduce(loop: host.Loop) -> None:
         for name, address in loop.ctx.endpoints.items():

@@ -41,8 +41,11 @@ def status(file: ConfigFile = None, data_dir: DataDir = None, as_json: AsJson = 
 
 
 def show(found: dict[str, Any], endpoints: dict[str, Any]) -> None:
-    """Prints a document of ``api.status.collect``: three sentences, points that need attention, tables."""
+    """Prints a document of ``api.status.collect``: sentences on the loop and its triggers, points that need
+    attention, tables."""
     for sentence in found["sentences"].values():
+        print_text(plain(sentence))
+    for sentence in (found["triggers"] or {}).get("sentences", []):
         print_text(plain(sentence))
     for sentence in _attention(found):
         print_text(plain(sentence), style="yellow")
@@ -56,8 +59,6 @@ def show(found: dict[str, Any], endpoints: dict[str, Any]) -> None:
     for name, address in endpoints.items():
         if name.endswith("_url"):
             print_text(f"{name.removesuffix('_url')}: {address}")
-    for name, why in found["not_active"].items():
-        print_text(f"Not active: {name}: {why}.", style="dim")
 
 
 def _attention(found: dict[str, Any]) -> Iterator[str]:

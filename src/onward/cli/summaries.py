@@ -23,7 +23,12 @@ PANELS: dict[str, dict[str, str]] = {
     },
     "Training and control": {
         "jobs": "Training jobs: which ran, why one failed, what it came to.",
+        "datasets": "Frozen datasets of jobs: where each row came from, and whether it is unchanged.",
+        "training": "Training jobs of the service: start one by hand. 'onward jobs' follows it.",
         "models": "Base models on this machine, and the policies that were released.",
+        "validate": "Compare a model with the current one on the same items. Needs the running loop; it gets "
+        "no traffic.",
+        "keys": "Keys that sign checkpoints: make one, show its public half, sign what is stored.",
         "train": "Train a policy from files (--data) or in an environment (--env). No service is needed.",
         "env": "Environments: tasks with a verdict by program. List, serve or play them.",
         "control": "Control policies for Gymnasium environments: train, evaluate, resume, export, compare.",
@@ -32,6 +37,8 @@ PANELS: dict[str, dict[str, str]] = {
         "pause": "Stop learning until 'onward resume': trajectories are still stored and scored.",
         "resume": "Resume learning.",
         "releases": "What was released and why not; what the release that is under way shall do.",
+        "incidents": "What rolled-back candidates failed at, with cause and recommendation.",
+        "ab": "A/B tests of two stored models: a fixed split, an interval to read at any time, a stop rule.",
         "pin": "Serve one model and release nothing until 'onward unpin'.",
         "unpin": "Allow releases again.",
         "buckets": "Records of the service: look at them, find the unreadable ones, drop one.",

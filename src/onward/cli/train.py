@@ -13,16 +13,24 @@ from rich.console import Console
 
 from onward import extras
 from onward.cli import app, run_async
+from onward.cli.choosing import expanded
 from onward.cli.command_options import was_given, with_options
 from onward.cli.output import say
 from onward.cli.spec_options import by_panel, spec_options
 from onward.cli.train_display import Display, print_plan
+from onward.envs import registry
+from onward.envs.environment import LocalSource
 from onward.errors import ConfigError
+from onward.lm.adapter_files import refuse_other_targets
+from onward.lm.chat_files import json_object
+from onward.lm.model_folder import inspect
+from onward.lm.model_path import path_of
 from onward.lm.sizes import Sizes
 from onward.serving import base_models
 from onward.training.data import dataset
-from onward.training.job import estimate, local
-from onward.training.job.local import RunOptions
+from onward.training.job import estimate, local, shares
+from onward.training.job.model_needs import refuse_too_large
+from onward.training.job.run_options import RunOptions
 from onward.training.spec import recipes
 from onward.training.spec.algorithms import ALGORITHMS
 from onward.training.spec.environment_plan import EnvironmentPlan
@@ -84,10 +92,18 @@ def train(
             rich_help_panel=DATA,
         ),
     ] = None,
+    replay: Annotated[
+        str | None,
+        typer.Option(
+            help="With --holdout: the environment in which held-out tasks are played. By default the return "
+            "is estimated off policy.",
+            rich_help_panel=DATA,
+        ),
+    ] = None,
     model: Annotated[
         str,
         typer.Option(
-            help="tiny (made for this run), smollm2, or a folder with a Llama network.",
+            help="tiny (made for this run), smollm2, an alias, or a folder with a model.",
             rich_help_panel=NETWORK,
         ),
     ] = "tiny",
@@ -130,6 +146,7 @@ def train(
     if steps:
         plan["steps"] = steps
     extras.require("lm", "torch", "Training")
+    model = expanded(model)
     wanted = RunOptions(
         algorithm=algorithm,
         model=model if model in recipes.RECIPES else Path(model).name,
@@ -141,6 +158,7 @@ def train(
         start=start,
         demonstrations=demonstrations,
         solver=solver,
+        replay=replay,
         spec=spec,
         plan=plan,
     )
@@ -152,6 +170,10 @@ def train(
     if dry_run:
         _dry_run(prepared, as_json)
         return
+    if model != base_models.TINY:
+        purpose = "full" if prepared.spec.full else "lora"
+        found = inspect(Path(prepared.spec.model_folder))
+        refuse_too_large(found, purpose, device=prepared.spec.device, dtype=prepared.spec.dtype)
     if env is not None and "://" in env:
         asyncio.run(local.reachable(env, plan.get("dialect")))
     local.write(prepared, wanted)
@@ -206,8 +228,10 @@ def forecast(prepared: local.PreparedRun) -> dict[str, Any]:
     """Estimates a run before its start: ``{spec, parameters, trained, memory_bytes, seconds, data}``."""
     spec = prepared.spec
     network = estimate.TINY if prepared.tiny_from is not None else Sizes.read(Path(spec.model_folder))
+    if spec.lora_targets is not None and not spec.full and _is_fast(prepared):
+        refuse_other_targets(network, spec.lora_targets)
     rows, tokens = estimate.tokens_of(prepared.lines or [])
-    load = estimate.load_of(spec, rows, tokens)
+    load = _load_of(prepared, rows, tokens)
     memory = estimate.memory(spec, network, load)
     parts = {name: getattr(memory, name) for name in (*estimate.PARTS, "total")}
     return {
@@ -219,3 +243,24 @@ def forecast(prepared: local.PreparedRun) -> dict[str, Any]:
         "data": {"rows": rows, "tokens_per_row": tokens, "excluded": prepared.excluded,
                  "file": dataset.FILE if prepared.lines is not None else None},
     }  # fmt: skip
+
+
+def _load_of(prepared: local.PreparedRun, rows: int, tokens: float) -> estimate.Load:
+    """Returns the load, in which our own forward computes a shared prompt once."""
+    spec = prepared.spec
+    if not _is_fast(prepared):
+        return estimate.load_of(spec, rows, tokens)
+    if prepared.lines is not None:
+        return estimate.load_of(spec, rows, tokens, computed=shares.computed_of(prepared.lines))
+    place = "" if spec.environment is None else spec.environment.place
+    source = None if "://" in place else LocalSource(registry.find(place))
+    return estimate.load_of(spec, prompts=None if source is None else shares.prompts_of(spec, source))
+
+
+def _is_fast(prepared: local.PreparedRun) -> bool:
+    """Reports if our own forward computes the network, whose matrices have known names."""
+    spec = prepared.spec
+    if prepared.tiny_from is not None:
+        return spec.path == "auto"
+    config = json_object(Path(spec.model_folder) / "config.json")
+    return path_of(config, spec.path).name == "fast"

@@ -14,11 +14,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from onward import plotting
 from onward.cli.output import plain_lines, say
 from onward.errors import runnable
 from onward.progress import PART, Bar, Bars
 from onward.training.data.report import told
-from onward.training.job.curves import Curves
+from onward.training.job import curves
 from onward.training.spec.request import JobSpec
 
 SHOWN: dict[str, str] = {
@@ -38,12 +39,12 @@ PICTURE_SECONDS = 20.0
 
 
 class Display:
-    """Displays the events of a run and writes its curves while it runs."""
+    """Displays the events of a run and draws its curves while it runs, beside the child that records them."""
 
     def __init__(self, out: Path, spec: JobSpec, as_json: bool) -> None:
         self.out, self.spec, self._as_json = out, spec, as_json
         self.console = Console(stderr=as_json)
-        self.curves = Curves(out)
+        self._is_new = not curves.read_rows(out)
         self._resumed_at = 0
         self._drawn = 0.0
         self._bar: Bar | None = None
@@ -55,8 +56,7 @@ class Display:
 
     def __exit__(self, *exc: object) -> None:
         self._bars.__exit__(*exc)
-        self.curves.write()
-        self.curves.close()
+        curves.write(self.out, curves.read_rows(self.out))
 
     def show_event(self, event: dict[str, Any]) -> None:
         """Displays one event of the child process."""
@@ -68,10 +68,7 @@ class Display:
         elif kind == "progress":
             self._step(event)
         elif kind == "held_out":
-            self._say(
-                f"Held-out tasks {event['when']}: success {_number(event['success'])} "
-                f"({event['episodes']} episodes, {event['unscored']} unscored)."
-            )
+            self._say(f"Held-out tasks {event['when']}: {judged(event)}.")
         elif kind == "eval":
             named = ", ".join(
                 f"{name.removeprefix('eval_')} {_number(event[name], 4)}"
@@ -79,6 +76,8 @@ class Display:
                 if name in event
             )
             self._say(f"On --eval after step {event['step']}: {named}.")
+        elif kind == "warning":
+            self._say(event["message"])
         elif kind == "stopping" and event["times"] == 1:
             self._say("Stopping after this step; Ctrl-C again stops at once, back to the last saved state.")
 
@@ -91,7 +90,7 @@ class Display:
             return
         metrics = last["metrics"]
         held_out = metrics.get("held_out")
-        if held_out:
+        if held_out and "panel_hash" in metrics:
             before, after = (held_out[when]["success"] for when in ("before", "after"))
             self._say(
                 f"Held-out success {_number(before)} → {_number(after)} "
@@ -100,30 +99,36 @@ class Display:
         where = "model" if self.spec.full else "checkpoint"
         if "handed_out" in metrics:
             self._say(handed_out(metrics["handed_out"], self.out, where))
+        expected = last["expected_memory_gb"]  # 0: no formula knows this network
+        expectation = f" ({expected:.2f} were expected)" if expected else ""
         self._say(
-            f"Done in {last['seconds']:.0f} s with at most {last['peak_memory_gb']:.2f} GB: "
+            f"Done in {last['seconds']:.0f} s with at most {last['peak_memory_gb']:.2f} GB{expectation}: "
             f"{self.out / where}. "
-            f"Curves: {', '.join(path.name for path in self.curves.write(dark=True))}."
+            f"Curves: {', '.join(path.name for path in self._files())}."
         )
 
     def _stage(self, event: dict[str, Any]) -> None:
         if event["name"] == "resumed":
             self._resumed_at = event["step"]
-            self.curves.start_at(event["step"])
             self._say(f"Going on after step {event['step']}.")
         elif event["name"].startswith("state not readable"):
-            self.curves.start_at(0)
             self._say("The saved state cannot be read: starting over.")
         elif event["name"] == "train" and (left_out := told(event["excluded"], event.get("places"))):
             self._say(f"Left out: {left_out}.")
-        elif event["name"] == "load" and not self.curves.rows:
-            self._say(f"Training {self.spec.base_model} with {self.spec.algorithm} in {self.out}.")
+        elif event["name"] == "loaded" and event["path"] != "fast":
+            self._say(
+                f"The model runs by the modules of {event['path']}, the slower path: {event['reason']}."
+            )
+            for note in event["notes"]:
+                self._say(note)
+        elif event["name"] == "load" and self._is_new:
+            self._say(
+                f"Training {self.spec.base_model} with {self.spec.algorithm} in {self.out}, on "
+                f"{event['device']} in {event['dtype']} ({event['why']})."
+            )
 
     def _step(self, event: dict[str, Any]) -> None:
         step, total, metrics = event["step"], event["total_steps"], event["metrics"]
-        if self.curves.rows and self.curves.rows[-1]["step"] >= step:
-            self.curves.start_at(step - 1)
-        self.curves.add_step(step, metrics)
         if self._bar is None:
             self._bar = self._bars.add_bar(self.spec.algorithm, total, self._resumed_at)
         shown = [form.format(metrics[name]) for name, form in SHOWN.items() if name in metrics]
@@ -133,7 +138,16 @@ class Display:
         now = time.monotonic()
         if now - self._drawn > PICTURE_SECONDS:
             self._drawn = now
-            self.curves.write()
+            curves.write(self.out, curves.read_rows(self.out))
+
+    def _files(self) -> list[Path]:
+        """Returns the files with the curves, which the child has written."""
+        made = [
+            self.out / curves.TABLE,
+            self.out / curves.PICTURE,
+            plotting.dark_version(self.out / curves.PICTURE),
+        ]
+        return [path for path in made if path.is_file()]
 
     def _say(self, text: str) -> None:
         if not self._as_json:
@@ -172,7 +186,7 @@ def _duration(seconds: float) -> str:
 def handed_out(told: dict[str, Any], out: Path, where: str) -> str:
     """Returns a sentence on which policy of a run is its result, and why."""
     step, last = told["step"], told["of"]
-    which = "highest" if told["by"] == "held-out success" else "lowest"
+    which = "lowest" if "loss" in told["by"] else "highest"
     count = told["evaluations"]
     among = f", the {which} of {count} evaluations" if count > 1 else ""
     why = f"the best {told['by']} ({told['figure']:.3f}{among})"
@@ -183,6 +197,19 @@ def handed_out(told: dict[str, Any], out: Path, where: str) -> str:
         f"Handed out in {out / where}: {which} which has {why}. The one after the last step, {last}, is in "
         f"{out / 'last'}."
     )
+
+
+def judged(event: dict[str, Any]) -> str:
+    """Returns what a judge found: success of episodes, or an estimated return with its interval, or why there
+    is none."""
+    if "episodes" in event:
+        played = f"{event['episodes']} episodes, {event['unscored']} unscored"
+        return f"success {_number(event['success'])} ({played})"
+    if "reward" not in event:
+        return f"no estimate, {event['reason']}"
+    spread = f"{event['low']:.3f} to {event['high']:.3f}"
+    count = f"{event['effective']:.0f} effective of {event['tasks']}"
+    return f"return {event['reward']:.3f}, 95 % {spread} ({count})"
 
 
 def verdict(before: float | None, after: float | None) -> str:

@@ -9,9 +9,9 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from onward.cli.moments import parse_time
 from onward.clock import SystemClock
 from onward.errors import ConfigError
+from onward.moments import parse_time
 from onward.warehouse.trajectory_queries import OUTCOMES, TrajectorySelection
 
 _WHICH = "Which trajectories"

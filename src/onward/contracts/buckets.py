@@ -156,7 +156,9 @@ class Pin(Document):
     model_id: str | None = nullable("Null after 'onward unpin'.")
 
 
-COMMANDS = ("abort", "promote", "hold", "resume")
+COMMANDS = ("abort", "promote", "hold", "resume", "approve", "refuse")
+SHARE = "share"
+"""Command of the admin API alone, beside COMMANDS: gives the candidate ``share`` of new sessions."""
 
 
 class ReleaseCommand(Document):
@@ -165,8 +167,38 @@ class ReleaseCommand(Document):
 
     BUCKET, KEY = "rl_control", "release"
 
-    command: str | None = optional("One of COMMANDS; an unknown one is consumed, changing nothing.")
+    command: str | None = optional("One of COMMANDS, or SHARE; an unknown one is consumed, changing nothing.")
     release_id: str | None = nullable("Release that is meant; null: whichever is under way.")
+    by: str | None = nullable("Who asked; needed to approve or refuse. Null: an operator's command line.")
+    reason: str | None = optional("Why it is approved or refused; needed for these two.")
+    share: float | None = nullable("Share of new sessions for the candidate, in (0, 1); for SHARE alone.")
+
+    def may_stand_in(self) -> bool:
+        return False
+
+
+class AdminResult(Piece):
+    """Answer of the releaser to a request of the admin API."""
+
+    status: int = required("Status of HTTP.")
+    document: dict[str, Any] = required("Body of the answer, or of the error.")
+
+
+class AdminRequest(Document):
+    """Request of the gateway's admin API to the releaser: ``admin.<id>``. The releaser decides and writes the
+    result; the gateway deletes the key after reading it. An unreadable request is never carried out."""
+
+    BUCKET, KEY = "rl_control", "admin."
+
+    request_id: str
+    kind: str = required("register or traffic.")
+    by: str = required("Name of the API key; anonymous without one.")
+    body: dict[str, Any] = required("Body of the call, checked by the gateway.")
+    asked_at: Moment
+    result: AdminResult | None = nullable("Null until the releaser has answered.")
+
+    def own_key(self) -> str:
+        return self.KEY + self.request_id
 
     def may_stand_in(self) -> bool:
         return False
@@ -243,12 +275,12 @@ class RewarderState(Document):
 
 RequestPhase = Literal["planned", "published"]
 REQUEST_TRANSITIONS: dict[RequestPhase | None, frozenset[RequestPhase]] = {
-    None: frozenset({"planned"}),
+    None: frozenset({"planned", "published"}),
     "planned": frozenset({"published"}),
-    "published": frozenset({"planned"}),
+    "published": frozenset({"planned", "published"}),
 }
 """Phases of the coordinator's record; None before the first request. After "published" the next job is
-planned in the same key."""
+planned in the same key. A job on stored trajectories that someone else requested is recorded as published."""
 
 
 class LastRequest(Document):
@@ -265,6 +297,7 @@ class LastRequest(Document):
     job_id: str | None = optional("Id of the requested job.")
     request: str | None = optional("The request as encoded, published again after a crash.")
     published_at: str | None = optional("Absent while it is only planned.")
+    reported: bool | None = optional("True once its start was reported, with the number of the job.")
 
     def check(self) -> None:
         if self.phase == "planned":
@@ -282,6 +315,43 @@ class LastRequest(Document):
         if to not in known.get(self.phase, REQUEST_TRANSITIONS[None]):
             raise IllegalTransitionError(f"A request that is {self.phase} cannot become {to}.")
         return to
+
+
+class ScheduleMark(Document):
+    """Time from which runs of the schedule count: the first start, a change of the expression, or a run that
+    was left out. Without it they count from now on."""
+
+    BUCKET, KEY = "rl_coordinator", "schedule"
+
+    expression: str
+    since: Moment
+    left_out: str | None = optional("Reason why the last run made no job.")
+
+
+class PolicyWatch(Document):
+    """Frozen baseline of a policy and the state of its test for degradation: ``watch.<id>``. Without it a new
+    baseline is collected. An older value never counts: sessions would count twice."""
+
+    BUCKET, KEY = "rl_coordinator", "watch."
+
+    watch_id: str = required("Derived from policy, reward weights and drop: others, another baseline.")
+    model_digest: str | None = nullable("The policy; null: a base without a digest.")
+    model_id: str = ""
+    sequence: int = required("Newest session that counted, by the sequence of its first trajectory.")
+    total: float = Field(default=0.0, description="Sum of the values of the baseline.")
+    collected: int = Field(default=0, description="Sessions of the baseline.")
+    baseline: float | None = nullable("Mean of the baseline's sessions; null while they are collected.")
+    frozen_at: str | None = nullable("Time at which the baseline was frozen.")
+    sessions: int = Field(default=0, description="Sessions since then.")
+    logs: list[float] = Field(default_factory=list, description="Log capital of each bet.")
+    trailing: list[float] = Field(default_factory=list, description="Newest values, oldest first.")
+    degraded_since: str | None = nullable("Time of the alarm; null: no degradation is shown.")
+
+    def own_key(self) -> str:
+        return self.KEY + self.watch_id
+
+    def may_stand_in(self) -> bool:
+        return False
 
 
 ENDED_JOBS = frozenset({"completed", "failed", "cancelled"})
@@ -308,6 +378,7 @@ class JobEntry(Document):
 
     job_id: str | None = optional("Its id.")
     state: str | None = optional("A JobState.")
+    number: Loose[int | None] = optional("Number of the job, from 1 on.")
     request: Annotated[dict[str, Any], EmptyObject] = Field(
         default_factory=dict, description="The training request."
     )
@@ -325,6 +396,18 @@ class JobEntry(Document):
 
     def may_stand_in(self) -> bool:
         return self.state in ENDED_JOBS
+
+
+class JobNumber(Document):
+    """Last number given to a job: ``number``. An older value never counts: the numbers in the jobs do."""
+
+    BUCKET, KEY = "rl_jobs", "number"
+
+    last: int
+    job_id: str = required("Job that holds it.")
+
+    def may_stand_in(self) -> bool:
+        return False
 
 
 # rl_models: the part of ``Model`` that other roles read.
@@ -355,6 +438,7 @@ class ReleaseEntry(Document):
     release_id: str | None = optional("Its id.")
     job_id: str | None = optional("Job that made the candidate.")
     state: str | None = optional("A State of the plan.")
+    closed_at: Loose[str | None] = optional("ISO 8601; null while it is open.")
 
     def own_key(self) -> str | None:
         return None if self.release_id is None else self.KEY + self.release_id
@@ -436,6 +520,9 @@ class GatewayReport(Document):
     paused: Loose[bool] = False
     in_flight: Loose[int] = Field(default=0, description="Calls that run now.")
     error: Loose[str | None] = nullable("Why newer routes are not served yet.")
+    providers: Loose[dict[str, str]] = Field(
+        default_factory=dict, description="Provider → state of its circuit: closed, open or half-open."
+    )
     updated_at: Loose[str | None] = optional("By the gateway's own clock.")
 
 
@@ -456,7 +543,9 @@ class ClosedTask(Part):
     trajectory_id: str
     session_id: str
     turns: int
-    silent: bool = required("True if its user opted out: no feedback is published about it.")
+    silent: bool = required(
+        "True: no feedback is published about it. Its user opted out, or it is a choice that was not used."
+    )
 
 
 class AnsweredClose(Document):

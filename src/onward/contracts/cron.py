@@ -1,9 +1,11 @@
-"""Cron expressions: five fields, as in crontab(5). They are checked here; nothing runs by them yet."""
+"""Cron expressions: five fields, as in crontab(5). ``onward.coordinator.schedule`` runs by them."""
 
 from __future__ import annotations
 
 import re
 
+OFF = "off"
+"""Word for no schedule."""
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 _FIELDS: tuple[tuple[int, int, tuple[str, ...]], ...] = (

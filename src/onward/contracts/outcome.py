@@ -10,7 +10,18 @@ from typing import Literal
 from pydantic import ConfigDict
 
 from onward.contracts import examples
-from onward.contracts.base import Id, Message, SessionId, Share, Text, Timestamp, nullable, optional, required
+from onward.contracts.base import (
+    Count,
+    Id,
+    Message,
+    SessionId,
+    Share,
+    Text,
+    Timestamp,
+    nullable,
+    optional,
+    required,
+)
 
 
 class SessionOutcome(Message):
@@ -36,6 +47,12 @@ class SessionOutcome(Message):
         "for feedback 1 is negative, 0 is not."
     )
     model_id: Text | None = optional("Model that served the session.")
+    error: Text | None = optional(
+        "Kind of failure: out_of_memory, timeout, engine or unparsable. Never the engine's own words."
+    )
+    context_tokens: Count | None = optional("Estimated tokens of the failing request's messages.")
+    domain: Text | None = optional("Kind of task of the failing session.")
+    tool: Text | None = optional("Last tool whose result the failing request contains.")
     signature: Text | None = optional(
         "HMAC-SHA256, in hex, by the gateway that made the assignment; an outcome without it does not count."
     )

@@ -16,9 +16,13 @@ TRAINING_STATUS = "agent.rl.training.status.v1"
 TRAINING_CONTROL = "agent.rl.training.control.v1"
 TRAINING_STATUS_REQUEST = "agent.rl.training.status.request"
 """Core request and reply. No stream stores it, or the stream would answer instead of the trainer."""
+TRAINER_MESSAGE = "agent.rl.trainer.request"
+"""Core request and reply: a message of the superior agent to its rl-trainer. Outside of
+``agent.rl.training.>``, which the published stream stores as a whole."""
 MODEL_DEPLOYED = "agent.rl.model.deployed.v1"
 OUTCOME = "agent.rl.outcome.v1"
 ALERT = "agent.rl.alert.v1"
+REPORT = "agent.rl.report.v1"
 AUDIT = "agent.rl.audit.v1"
 DLQ = "agent.rl.dlq.v1"
 """Prefix of dead letters: those of a stream go to ``agent.rl.dlq.v1.<stream>``."""
@@ -57,11 +61,15 @@ TOPICS: tuple[Topic, ...] = (
     ),
     Topic(
         TRAINING_CONTROL, None, ("operator",), ("trainer",), "RL_TRAINING",
-        "Commands to the trainer that the published request cannot express; reserved, no role reads it yet.",
+        "Request for one job that trains a control policy for an environment.",
     ),
     Topic(
         TRAINING_STATUS_REQUEST, None, ("operator",), ("trainer",), None,
-        "Request and reply: the status of one job; reserved, no role answers yet.",
+        "Request and reply: the status of one job.",
+    ),
+    Topic(
+        TRAINER_MESSAGE, None, ("operator",), ("coordinator",), None,
+        "Request and reply: a message of the superior agent, such as 'Trigger training job'.",
     ),
     Topic(
         MODEL_DEPLOYED, "model.deployed.v1.schema.json", ("releaser",), ("agent", "archiver", "monitoring"),
@@ -72,6 +80,10 @@ TOPICS: tuple[Topic, ...] = (
         "Outcome of one session under one arm of a release.",
     ),
     Topic(ALERT, None, ("any role",), ("operator",), None, "Something that a person should look at."),
+    Topic(
+        REPORT, None, ("coordinator",), ("operator",), None,
+        "Reports of the rl-trainer to its superior agent, each a sentence.",
+    ),
     Topic(AUDIT, None, ("any role",), ("operator",), "RL_AUDIT", "Who did what, when and why."),
     Topic(
         f"{DLQ}.*", None, ("collector", "archiver", "rewarder", "coordinator", "trainer", "gateway"),

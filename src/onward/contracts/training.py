@@ -57,6 +57,18 @@ class DatasetSpec(ExtendedPart):
     filter: DatasetFilter | None = optional("Which trajectories.")
     sample_size: Positive = required("Number of trajectories to use.")
     environment: Object | None = own_field("Environment to sample from, when source is local.")
+    path: Text | None = own_field(
+        "File or folder: under training.data_roots when source is local, below objects.trajectories_url when "
+        "it is s3.",
+        examples=["exports/2026-11.jsonl"],
+    )
+    sampling: Literal["newest", "balanced"] | None = own_field(
+        "newest takes the newest trajectories, balanced equal parts of each task domain; newest when absent."
+    )
+    domain_mix: Object | None = own_field(
+        "Share of each task domain in the sample; the shares sum to 1 or to 100.",
+        examples=[{"coding": 40, "research": 30, "general": 30}],
+    )
 
 
 class Hyperparameters(Part):
@@ -99,10 +111,11 @@ class EvaluationSpec(Part):
     benchmark_tasks: ListOf[Text] | None = optional("Benchmark tasks to evaluate on.")
 
 
-class RequestMetadata(Part):
+class RequestMetadata(ExtendedPart):
     requested_by: Text | None = optional("User or system that asked.")
     previous_training_job: Text | None = nullable("Job that this one continues.")
     notes: Text | None = optional("Notes.")
+    strict: Flag | None = own_field("Fail the job if a part of this request cannot be met as asked.")
 
 
 class TrainingRequest(Message):
@@ -122,8 +135,29 @@ class TrainingRequest(Message):
     )
     training_config: TrainingConfig = required("What to train, on what, how.")
     evaluation: EvaluationSpec | None = optional("Evaluation during training.")
-    priority: Literal["low", "normal", "high", "urgent"] | None = optional("Priority; normal when absent.")
+    priority: Literal["low", "normal", "high", "urgent"] | None = optional(
+        "Priority. When absent: high for a manual request, urgent after degradation, else normal."
+    )
     metadata: RequestMetadata | None = optional("More about the request.")
+
+
+ControlAlgorithm = Literal["q_learning", "reinforce", "dqn", "ppo", "a3c", "sac", "ddpg", "td3"]
+
+
+class ControlRequest(Message):
+    """Request for one job that trains a control policy: ``agent.rl.training.control.v1``."""
+
+    training_job_id: Id = required("Unique id of the job.")
+    timestamp: Timestamp = required("When it was asked for.")
+    requester: Text = required("Who asks.")
+    algorithm: ControlAlgorithm = required("Algorithm.")
+    environment: Text = required(
+        "Id of a Gymnasium environment, or of one of ours.", examples=["CartPole-v1"]
+    )
+    timesteps: Positive | None = optional("Environment steps; absent: those of the preset.")
+    seed: Count | None = optional("Seed of all randomness; 0 when absent.")
+    settings: Object | None = optional("Changes to the preset of the algorithm.", examples=[{"num_envs": 16}])
+    priority: Literal["low", "normal", "high", "urgent"] | None = optional("Priority; normal when absent.")
 
 
 class Progress(Part):
@@ -156,13 +190,17 @@ class TrainingMetrics(Part):
     best: BestMetrics | None = optional("Best so far.")
 
 
-class EvaluationResults(Part):
+class EvaluationResults(ExtendedPart):
     holdout_reward: Number | None = optional(
         "Mean reward of the released policy on the held-out set. That policy has the highest success of N "
         "evaluations (metrics.current.handed_out), so this is above its mean on other tasks."
     )
     benchmark_scores: dict[Text, Number] | None = optional("Score by benchmark task.")
     improvement_over_baseline: Number | None = optional("Improvement over the base model.")
+    holdout: Object | None = own_field(
+        "How the held-out reward was found: method, 95 % interval (low, high), tasks, attempts, effective "
+        "number of tasks; or the reason why there is none."
+    )
 
 
 class Artifacts(Part):

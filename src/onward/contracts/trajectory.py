@@ -68,6 +68,12 @@ class Sampling(Part):
     temperature: Annotated[Number, Field(ge=0)] = required("Sampling temperature; the log-probs include it.")
     top_p: Annotated[Number, Field(gt=0, le=1)] = required("Nucleus mass; 1 means all.")
     top_k: Positive | None = nullable("Number of tokens kept; null means full support.")
+    presence_penalty: Number | None = optional("Penalty on tokens of the answer; the log-probs include it.")
+    frequency_penalty: Number | None = optional("Penalty per repetition; the log-probs include it.")
+    logit_bias: Object | None = optional("Token id to added logit; the log-probs include it.")
+    constraint: Object | None = optional(
+        "Grammar of the answer, `kind` and `hash`: log-probs are renormalised over the tokens it allowed."
+    )
     finish_reason: Literal["stop", "length"] = required("Why sampling ended.")
     model_digest: Text = required("Digest of the policy that sampled: the adapter's, or the base model's.")
     tokens_void: Flag | None = optional(

@@ -1,4 +1,7 @@
-"""The coordinator role: counts new trajectories, requests one training job at a time, reports failed jobs.
+"""The coordinator role: decides when to train, requests one training job at a time, reports jobs.
+
+The triggers are degradation, a message of the superior agent, the threshold and the schedule
+(``onward.coordinator.triggers``).
 
 Invariants: the planned request is recorded by compare-and-set *before* it is published. Its id is derived
 from the policy and the snapshot. A restart publishes the recorded bytes again under the same id, and two
@@ -7,62 +10,73 @@ coordinators cannot both record.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from onward.bus import Ack, Bucket, Bus, Disposition, Message, consume, read_all, read_document, read_stored
 from onward.bus.cancellation import until_cancelled
 from onward.bus.documents import is_learning_paused
+from onward.capture.make_redactor import redactor_of
 from onward.clock import utc_text
 from onward.context import Context
 from onward.contracts import TrainingStatus, decode, encode, subjects
-from onward.contracts.buckets import DesiredRoutes, JobEntry, LastRequest, ReleaseEntry
-from onward.coordinator import training_request
-from onward.coordinator.triggers import Situation, Train, Wait, decide
-from onward.errors import BusError, ConflictError, ContractError, WarehouseError
-from onward.release import plan
+from onward.contracts.buckets import DesiredRoutes, JobEntry, LastRequest
+from onward.coordinator import reports, superior, training_request
+from onward.coordinator.open_work import OPEN_JOBS, OpenWork, Waiting, dataset_of
+from onward.coordinator.schedule import ScheduleKeeper
+from onward.coordinator.triggers import Situation, Train, Wait, decide, leaves_out_run
+from onward.coordinator.watching import PolicyWatcher
+from onward.errors import BusError, ConflictError, ContractError, RedactionError, WarehouseError
 from onward.roles import together
 from onward.telemetry import logs
 from onward.training.data import corrections
-from onward.training.role import job_table as jobs
 from onward.warehouse import Warehouse, queries, reward_queries
 
 log = logs.get("coordinator")
 
 POLL_SECONDS = 1.0
-UNANSWERED_SECONDS = 600.0
-"""Seconds after which a request that no trainer accepted, or a finished job that no releaser accepted, no
-longer blocks the next request."""
 OLD_NEWS_SECONDS = 86_400.0
 GROUP_SAMPLE = 200
-OPEN_JOBS = jobs.TRANSITIONS.keys() - jobs.TERMINAL
 
 
 async def run(ctx: Context) -> None:
     """Runs until cancelled; ready while it can decide."""
     coordinator = Coordinator(ctx)
+    await ctx.bus.serve(subjects.TRAINER_MESSAGE, coordinator.answer, queue="coordinator")
     await together(coordinator.watch_jobs(), coordinator.run_decisions())
 
 
 async def rewarded_since_snapshot(bus: Bus, warehouse: Warehouse) -> int:
     """Counts the rewarded trajectories of the current policy since the last requested job. This is the number
     that is compared with the threshold. It is used to show how far away the next job is."""
-    digest, has_policy, _ = await _policy(bus)
-    if not has_policy:
+    policy = await current_policy(bus)
+    if policy is None:
         return 0
     since, _ = await _snapshot((await _last_request(bus))[0], warehouse)
-    return await queries.rewarded_count(warehouse, digest or "", since)
+    return await queries.rewarded_count(warehouse, policy.digest or "", since)
 
 
-async def _policy(bus: Bus) -> tuple[str | None, bool, str | None]:
-    """Returns (digest of the current policy, whether any policy serves, release id). The digest is None for a
-    bare base model, unless its arm has a ``model_digest``."""
+class Policy(NamedTuple):
+    """The policy that serves as the current one."""
+
+    digest: str | None
+    """None for a bare base model, unless its arm has a ``model_digest``."""
+    model_id: str
+    release_id: str | None
+    """Release under way."""
+
+
+async def current_policy(bus: Bus) -> Policy | None:
+    """Returns the current policy; None if none serves."""
     desired = await read_document(bus, DesiredRoutes)
     if desired is None or not desired.arms:
-        return None, False, None
+        return None
     heaviest = max(desired.arms, key=lambda arm: arm.weight)
     current = next((arm for arm in desired.arms if arm.arm == "current"), heaviest)
-    return current.adapter_digest or current.model_digest, True, desired.release_id
+    return Policy(current.adapter_digest or current.model_digest, current.model_id, desired.release_id)
 
 
 async def _last_request(bus: Bus) -> tuple[LastRequest, int]:
@@ -86,11 +100,23 @@ async def _snapshot(record: LastRequest, warehouse: Warehouse) -> tuple[int, int
     return (since if since <= until else 0), until  # a recreated stream counts from 1
 
 
+class _Counted(NamedTuple):
+    """Data of a request: the policy, the stream sequences of its window, its rewarded trajectories."""
+
+    digest: str | None
+    since: int
+    until: int
+    rewarded: int
+
+
 class Coordinator:
     def __init__(self, ctx: Context) -> None:
         self.ctx = ctx
         self._record: Bucket = ctx.bus.bucket(LastRequest.BUCKET)
-        self._waiting_since: dict[str, float] = {}
+        self._waiting = Waiting(ctx.clock)
+        self._watcher = PolicyWatcher(ctx)
+        self._schedule = ScheduleKeeper(ctx)
+        self._one_at_a_time = asyncio.Lock()
         self._said: str | None = None
 
     async def run_decisions(self) -> None:
@@ -105,66 +131,94 @@ class Coordinator:
                 log.warning("no decision possible now", reason=str(error))
             await self.ctx.clock.sleep(POLL_SECONDS)
 
-    async def tick(self) -> Train | Wait:
-        """Makes one decision and requests a job if it is due. Returns the decision."""
+    async def tick(self, ask: superior.Ask | None = None) -> Train | Wait:
+        """Makes one decision and requests a job if it is due. Returns the decision. ``ask`` is what a message
+        of the superior agent asks for."""
+        async with self._one_at_a_time:
+            return await self._decide(ask)
+
+    async def _decide(self, ask: superior.Ask | None) -> Train | Wait:
         record, revision = await _last_request(self.ctx.bus)
         if record.phase == "planned":  # the process ended between the record and the publish
             record, revision = await self._publish(record, revision)
-        digest, has_policy, release = await _policy(self.ctx.bus)
+        policy = await current_policy(self.ctx.bus)
+        work = await OpenWork.read(self.ctx.bus)
+        record, revision = await self._follow_jobs(record, revision, work, policy)
         since, until = await _snapshot(record, self.ctx.warehouse)
         rewarded = 0
-        if has_policy:
-            rewarded = await queries.rewarded_count(self.ctx.warehouse, digest or "", since, until)
-        decision = decide(
-            Situation(
-                rewarded=rewarded,
-                threshold=self.ctx.settings.training.threshold,
-                has_policy=has_policy,
-                paused=await is_learning_paused(self.ctx.bus),
-                job=await self._open_job(record),
-                release=release or await self._open_release(record),
-            )
-        )
-        if isinstance(decision, Wait):
+        if policy is not None:
+            digest = policy.digest or ""
+            rewarded = await queries.rewarded_count(self.ctx.warehouse, digest, since, until)
+        situation = await self._situation(record, work, policy, rewarded, asked=ask is not None)
+        decision = decide(situation)
+        if isinstance(decision, Train):
+            counted = _Counted(policy.digest if policy else None, since, until, rewarded)
+            await self._request(decision, record, revision, counted, ask)
+        else:
+            if leaves_out_run(situation, decision):
+                await self._schedule.leave_out(decision.why)
             if decision.why.split(" of ")[-1] != self._said:
                 self._said = decision.why.split(" of ")[-1]
                 log.info("waiting", why=decision.why)
-            return decision
-        await self._ask(decision, record, revision, digest, since, until, rewarded)
         return decision
 
-    async def _ask(
+    async def _situation(
+        self, record: LastRequest, work: OpenWork, policy: Policy | None, rewarded: int, *, asked: bool
+    ) -> Situation:
+        training = self.ctx.settings.training
+        cooldown = work.cooldown(training.cooldown_minutes, self.ctx.clock)
+        return Situation(
+            rewarded=rewarded,
+            threshold=training.threshold,
+            has_policy=policy is not None,
+            paused=await is_learning_paused(self.ctx.bus),
+            job=work.job(record, self._waiting),
+            release=(policy and policy.release_id) or work.release(record, self._waiting),
+            cooldown=None if cooldown is None else str(cooldown),
+            min_new=training.min_new,
+            degraded=policy is not None and await self._watcher.is_degraded(policy.digest, policy.model_id),
+            manual=asked,
+            scheduled=await self._schedule.is_due(record),
+        )
+
+    async def _request(
         self,
         trigger: Train,
         record: LastRequest,
         revision: int,
-        digest: str | None,
-        since: int,
-        until: int,
-        rewarded: int,
+        counted: _Counted,
+        ask: superior.Ask | None,
     ) -> None:
         asked = training_request.build(
             self.ctx.settings,
             trigger,
-            digest=digest,
-            since=since,
-            until=until,
-            rewarded=rewarded,
-            group_ids=await self._group_ids(digest),
-            corrected=await self._corrected(digest, since),
+            digest=counted.digest,
+            since=counted.since,
+            until=counted.until,
+            rewarded=counted.rewarded,
+            group_ids=await self._group_ids(counted.digest),
+            corrected=await self._corrected(counted.digest, counted.since),
             previous_job=record.job_id,
+            ask=ask,
             now=self.ctx.clock.now(),
         )
         planned = LastRequest(
             phase=record.checked_phase("planned"),
-            snapshot=until,
-            model_digest=digest,
+            snapshot=counted.until,
+            model_digest=counted.digest,
             job_id=asked.training_job_id,
             request=encode(asked).decode(),
         ).with_unknown_fields(record)
         revision = await self._write(planned, revision)
         await self._publish(planned, revision)
-        log.info("training requested", job_id=asked.training_job_id, rewarded=rewarded, since=since)
+        log.info(
+            "training requested",
+            job_id=asked.training_job_id,
+            reason=trigger.reason,
+            priority=trigger.priority,
+            rewarded=counted.rewarded,
+            since=counted.since,
+        )
 
     async def _publish(self, record: LastRequest, revision: int) -> tuple[LastRequest, int]:
         request, job_id = record.planned()
@@ -182,42 +236,61 @@ class Coordinator:
             return await self._record.create(LastRequest.KEY, record.dump())
         return await self._record.update(LastRequest.KEY, record.dump(), revision)
 
-    async def _open_job(self, record: LastRequest) -> str | None:
-        """Returns a job that is queued, running, or requested and not yet accepted."""
-        known: set[str] = set()
-        for entry in await read_all(self.ctx.bus.bucket(JobEntry.BUCKET), JobEntry):
-            job = entry.document or JobEntry()
-            name = job.job_id or entry.key.removeprefix(JobEntry.KEY)
-            known.add(name)
-            if job.state in OPEN_JOBS:
-                return name
-        mine = record.job_id
-        if mine and mine not in known and self._still_waiting(f"job {mine}"):
-            return mine
-        return None
+    async def _follow_jobs(
+        self, record: LastRequest, revision: int, work: OpenWork, policy: Policy | None
+    ) -> tuple[LastRequest, int]:
+        """Takes a manual job as the last request, so that its data does not count again, and reports the last
+        request once the trainer has accepted it."""
+        other = work.job_of_others(record, self._waiting)
+        if other is not None and policy is not None:
+            record = LastRequest(
+                phase=record.checked_phase("published"),
+                snapshot=await queries.latest_seq(self.ctx.warehouse),
+                model_digest=policy.digest,
+                job_id=other,
+                published_at=utc_text(self.ctx.clock.now()),
+            ).with_unknown_fields(record)
+            revision = await self._write(record, revision)
+        job = work.jobs.get(record.job_id or "")
+        if job is None or record.reported or record.phase != "published":
+            return record, revision
+        samples = dataset_of(job).get("sample_size")
+        if isinstance(samples, int) and job.state in OPEN_JOBS:
+            await self._report(reports.job_begins(job.number, record.job_id or "", samples))
+        record = record.model_copy(update={"reported": True})
+        return record, await self._write(record, revision)
 
-    async def _open_release(self, record: LastRequest) -> str | None:
-        """Returns a release that is not closed, or the completed job that waits for one."""
-        released: set[str] = set()
-        for entry in await read_all(self.ctx.bus.bucket(ReleaseEntry.BUCKET), ReleaseEntry):
-            release = entry.document
-            if release is None:
-                continue
-            released.add(str(release.job_id))
-            if release.state not in plan.TERMINAL:
-                return str(release.release_id)
-        mine = record.job_id
-        if not mine or mine in released:
-            return None
-        job = await read_document(self.ctx.bus, JobEntry, mine)
-        if job is None or job.state != "completed":
-            return None
-        return f"of job {mine}" if self._still_waiting(f"release of job {mine}") else None
+    async def _report(self, sentence: str) -> None:
+        """Sends one report. It may be lost, like an alert."""
+        log.info("report", message=sentence)
+        body = {"message": sentence, "timestamp": utc_text(self.ctx.clock.now())}
+        with contextlib.suppress(BusError):
+            await self.ctx.bus.notify(subjects.REPORT, json.dumps(body).encode())
 
-    def _still_waiting(self, what: str) -> bool:
-        now = self.ctx.clock.monotonic()
-        since = self._waiting_since.setdefault(what, now)
-        return now - since < UNANSWERED_SECONDS
+    async def answer(self, body: bytes) -> bytes:
+        """Answers a message of the superior agent: what was done, in a sentence, or why nothing was."""
+        return json.dumps(await self._answer(body)).encode()
+
+    async def _answer(self, body: bytes) -> dict[str, Any]:
+        try:
+            ask = superior.read(body)
+            words = redactor_of(self.ctx.settings).document(ask.words).document  # they are stored as notes
+            decision = await self.tick(replace(ask, words=str(words)))
+        except ConflictError:
+            said = "Another coordinator decided at the same moment: send the message again."
+            return {"accepted": False, "message": said}
+        except (BusError, ContractError, RedactionError, WarehouseError) as error:
+            return {"accepted": False, "message": str(error)}
+        if isinstance(decision, Wait):
+            return {"accepted": False, "message": f"No training job now: {decision.why}."}
+        record, _ = await _last_request(self.ctx.bus)
+        return {
+            "accepted": True,
+            "training_job_id": record.job_id,
+            "trigger_reason": decision.reason,
+            "priority": decision.priority,
+            "message": f"Training job {record.job_id} is requested.",
+        }
 
     async def _group_ids(self, digest: str | None) -> list[str | None]:
         rows = await queries.trajectories_for_training(self.ctx.warehouse, [digest], limit=GROUP_SAMPLE)

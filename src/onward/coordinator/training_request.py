@@ -8,22 +8,25 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from onward.clock import utc_text
 from onward.config import Settings, TrainingSettings
 from onward.contracts import TrainingRequest
+from onward.coordinator.superior import Ask
 from onward.coordinator.triggers import Train
 from onward.ids import derived_id
+from onward.training.spec import preset
 
 REQUESTER = "rl-trainer-subordinate"
 _NUMBERS = ("learning_rate", "batch_size", "epochs", "clip_epsilon")
 
 
-def job_id(digest: str, snapshot: int) -> str:
-    """Returns the same id for the same policy and snapshot, so a restart cannot request a job twice."""
-    return derived_id("training", digest, str(snapshot))
+def job_id(digest: str, snapshot: int, previous: str | None = None) -> str:
+    """Returns the same id for the same policy, snapshot and job before it, so a restart cannot request a job
+    twice. A manual job may come without new data, and then differs by the job before it."""
+    return derived_id("training", digest, str(snapshot), previous or "")
 
 
 def algorithm(
@@ -37,6 +40,8 @@ def algorithm(
     """
     if "algorithm" in settings.model_fields_set:
         return settings.algorithm, None
+    if settings.preset == "seed":
+        return preset.ALGORITHM, "the preset is seed: the request of the RL trainer profile"
     if corrected >= settings.min_corrections:
         return "dpo", f"no algorithm is set; {corrected} answers were corrected, so dpo learns from the pairs"
     groups = list(group_ids)
@@ -61,10 +66,14 @@ def build(
     group_ids: Iterable[str | None],
     corrected: int = 0,
     previous_job: str | None,
+    ask: Ask | None = None,
     now: datetime,
 ) -> TrainingRequest:
-    """Returns a valid ``agent.rl.training.request.v1``; ``since`` and ``until`` are stream sequences."""
+    """Returns a valid ``agent.rl.training.request.v1``; ``since`` and ``until`` are stream sequences. What a
+    message of the superior agent asks for (``ask``) takes precedence over the settings."""
     chosen, note = algorithm(settings.training, group_ids, corrected)
+    if ask is not None and ask.algorithm is not None:
+        chosen, note = ask.algorithm, None
     given = settings.training.model_fields_set
     metadata: dict[str, Any] = {
         "requested_by": "coordinator",
@@ -74,26 +83,30 @@ def build(
         "until": until,
         "rewarded": rewarded,
     }
-    if note:
-        metadata["notes"] = note
+    notes = [note, None if ask is None else f"the superior agent said: {ask.words}"]
+    if any(notes):
+        metadata["notes"] = "; ".join(filter(None, notes))
+    days = ask.days if ask is not None else None
+    period = {"date_range": {"start": utc_text(now - timedelta(days=days))}} if days else {}
+    config = {
+        "algorithm": chosen,
+        "base_model": settings.model.base,
+        "dataset": {
+            "source": "clickhouse",
+            "sample_size": (ask and ask.sample_size) or settings.training.sample_size,
+            "filter": period,
+        },
+        "hyperparameters": {name: getattr(settings.training, name) for name in _NUMBERS if name in given},
+    }
+    seed = settings.training.preset == "seed"
     return TrainingRequest.model_validate(
         {
-            "training_job_id": job_id(digest or "", until),
+            "training_job_id": job_id(digest or "", until, previous_job),
             "timestamp": utc_text(now),
             "requester": REQUESTER,
             "trigger_reason": trigger.reason,
-            "training_config": {
-                "algorithm": chosen,
-                "base_model": settings.model.base,
-                "dataset": {
-                    "source": "clickhouse",
-                    "sample_size": settings.training.sample_size,
-                    "filter": {},
-                },
-                "hyperparameters": {
-                    name: getattr(settings.training, name) for name in _NUMBERS if name in given
-                },
-            },
+            "training_config": preset.seed_config(config, now) if seed else config,
+            **({"evaluation": preset.EVALUATION} if seed else {}),
             "priority": trigger.priority,
             "metadata": metadata,
         }

@@ -10,6 +10,8 @@ from onward.envs import desk
 from onward.progress import Bar
 from onward.release.validation import suite
 from onward.serving.engines.registry import AdapterRegistry
+from onward.suites.suite import ItemResult
+from onward.training.signatures import Trust
 from onward.training.spec.recipes import Recipe
 
 TASKS = 100
@@ -34,7 +36,9 @@ class TestPanel:
         self._ctx = ctx
         self._panels = panels
         self.decoding = f"sampled at temperature 1, as served, on {panels} x {TASKS} test tasks"
-        self._registry = AdapterRegistry(ctx.bus, ctx.objects, ctx.settings.data_dir / "models")
+        self._registry = AdapterRegistry(
+            ctx.bus, ctx.objects, ctx.settings.data_dir / "models", Trust.from_settings(ctx.settings)
+        )
         self._max_tokens = recipe.max_tokens
 
     async def run(
@@ -43,7 +47,7 @@ class TestPanel:
         """Measures the success of a released model, or of the base model alone if both arguments are None.
         ``panels``: fewer panels than usual."""
         panels = panels or self._panels
-        results: list[suite.TaskResult] = []
+        results: list[ItemResult] = []
         async with suite.engine_of(self._ctx) as engine:
             if model_id is not None and adapter_digest is not None:
                 folder = await self._registry.fetch(model_id, adapter_digest)
@@ -61,7 +65,7 @@ class TestPanel:
         return max(desk.success_rate(policy, tasks) for policy in desk.constant_policies().values())
 
 
-def score(results: list[suite.TaskResult]) -> Score:
+def score(results: list[ItemResult]) -> Score:
     by_kind: defaultdict[str, list[bool]] = defaultdict(list)
     for result in results:
         by_kind[result.kind].append(result.success)

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
-Decision = Literal["promoted", "rolled_back", "rejected", "inconclusive"]
+Decision = Literal["promoted", "rolled_back", "rejected", "inconclusive", "shadowed"]
 
 
 class Check(BaseModel):

@@ -34,6 +34,7 @@ from onward.files import check_file
 from onward.progress import PART
 from onward.release.record import ReleaseRecord, Releases
 from onward.serving import base_models
+from onward.training import signatures
 from onward.training.role.job_table import JobRecord, JobTable
 from onward.training.spec import recipes
 
@@ -123,7 +124,7 @@ class Demonstration:
         when none does within a minute."""
         from onward.release.releaser import install_initial
 
-        prefix = await warmed.store(self.ctx.objects)
+        prefix = await warmed.store(self.ctx.objects, signatures.needed_key(self.ctx.settings))
         await install_initial(
             self.ctx,
             adapter_digest=warmed.adapter_digest,
@@ -216,7 +217,8 @@ class Demonstration:
                 if job.state in ("completed", "failed", "cancelled"):
                     return job
                 kl = job.progress.get("metrics", {}).get("kl_divergence")
-                note = f"{job.samples or '?'} trajectories" + ("" if kl is None else f"{PART}KL {kl:.4f}")
+                note = f"{job.samples} trajectories" if job.samples else "reading the trajectories"
+                note += "" if kl is None else f"{PART}KL {kl:.4f}"
                 stage.update(job.progress.get("percent_complete", 0.0), note=note)
                 await asyncio.sleep(POLL_SECONDS)
 

@@ -18,15 +18,20 @@ from onward.contracts import TrainingRequest
 from onward.contracts.buckets import DesiredArm, ModelEntry
 from onward.errors import NotFoundError
 from onward.ids import model_key, new_id
-from onward.training import checkpoints
+from onward.lm import probe
+from onward.training import checkpoints, signatures
 from onward.training.role.job_table import JobRecord, JobTable
+from onward.training.signatures import Trust
 
 NOISE = 3.0
 """Standard deviation of the noise, in units of each matrix's own root mean square."""
 
 
 def damage_adapter(folder: Path, seed: int = 0) -> None:
-    """Adds noise to each second factor (``lora_B``) of the adapter in ``folder``; the model then babbles."""
+    """Adds noise to each second factor (``lora_B``) of the adapter in ``folder``; the model then babbles.
+
+    The probe of the good adapter is removed: with it, the engine would refuse the ruined one at its load.
+    """
     from safetensors.numpy import load_file, save_file
 
     path = folder / "adapter_model.safetensors"
@@ -39,6 +44,7 @@ def damage_adapter(folder: Path, seed: int = 0) -> None:
                 value.dtype
             )
     save_file(tensors, path, metadata={"format": "pt"})
+    (folder / probe.FILE).unlink(missing_ok=True)
 
 
 async def commit_damaged_copy(ctx: Context, table: JobTable, current: DesiredArm, folder: Path) -> JobRecord:
@@ -48,7 +54,9 @@ async def commit_damaged_copy(ctx: Context, table: JobTable, current: DesiredArm
         raise NotFoundError(f"The record of model {current.model_id} is gone: start the demonstration again.")
     shutil.rmtree(folder, ignore_errors=True)
 
-    manifest = await checkpoints.fetch(ctx.objects, model.object_prefix, folder)
+    manifest = await checkpoints.fetch(
+        ctx.objects, model.object_prefix, folder, trust=Trust.from_settings(ctx.settings)
+    )
     (folder / checkpoints.MANIFEST).unlink()
     damage_adapter(folder)
     request = TrainingRequest.model_validate(
@@ -70,5 +78,5 @@ async def commit_damaged_copy(ctx: Context, table: JobTable, current: DesiredArm
     made = checkpoints.write_manifest(
         folder, job_id=job_id, epoch=1, base_digest=manifest.base_digest, start_digest=current.adapter_digest
     )
-    commit = await checkpoints.store(ctx.objects, folder, made)
+    commit = await checkpoints.store(ctx.objects, folder, made, signatures.needed_key(ctx.settings))
     return await table.adopt(request, commit, start_digest=current.adapter_digest, samples=1)

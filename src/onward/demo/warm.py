@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
 from onward import children
 from onward.config import Settings
 from onward.demo.display import Stages
@@ -34,10 +36,10 @@ class WarmStart:
     by_kind: dict[str, float] = field(default_factory=dict)
     """Sampled success on training templates per kind of task."""
 
-    async def store(self, objects: Objects) -> str:
-        """Uploads and commits the adapter; returns the object prefix. Repeatable."""
+    async def store(self, objects: Objects, key: Ed25519PrivateKey | None = None) -> str:
+        """Signs (with a ``key``), uploads and commits the adapter; returns the object prefix. Repeatable."""
         manifest = checkpoints.verify(self.folder)
-        return (await checkpoints.store(objects, self.folder, manifest)).object_prefix
+        return (await checkpoints.store(objects, self.folder, manifest, key)).object_prefix
 
 
 async def warm_up(model: str, settings: Settings, seed: int, stages: Stages) -> WarmStart:

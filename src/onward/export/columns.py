@@ -87,23 +87,25 @@ def trainable_row(record: Record) -> dict[str, Any]:
     return {**row(record), "messages": with_objects(talk.messages), "tools": tools}
 
 
-def arrow_schema() -> pyarrow.Schema:
-    """Returns the Parquet schema of ``row``."""
+def arrow_schema(columns: Mapping[str, str] = COLUMNS) -> pyarrow.Schema:
+    """Returns the Parquet schema of these columns."""
     import pyarrow
 
     kinds = {"timestamp": pyarrow.timestamp("ms", tz="UTC"), "bool": pyarrow.bool_()}
     return pyarrow.schema(
-        [(name, kinds.get(kind) or getattr(pyarrow, kind)()) for name, kind in COLUMNS.items()]
+        [(name, kinds.get(kind) or getattr(pyarrow, kind)()) for name, kind in columns.items()]
     )
 
 
-def features() -> datasets.Features:
-    """Returns the ``datasets`` features of ``trainable_row``."""
+def features(columns: Mapping[str, str] | None = None) -> datasets.Features:
+    """Returns the ``datasets`` features of these columns; by default of ``trainable_row``."""
     from datasets import Features, Json, List, Value
 
     kinds = {"timestamp": "timestamp[ms, tz=UTC]"}
-    columns: dict[str, Any] = {name: Value(kinds.get(kind, kind)) for name, kind in COLUMNS.items()}
-    return Features({**columns, "messages": List(Json()), "tools": Value("string")})
+    found: dict[str, Any] = {
+        name: Value(kinds.get(kind, kind)) for name, kind in (columns or COLUMNS).items()
+    }
+    return Features(found if columns else {**found, "messages": List(Json()), "tools": Value("string")})
 
 
 def _object(value: Any) -> Mapping[str, Any]:

@@ -47,12 +47,12 @@ def json_lines(path: Path) -> Iterator[Put]:
 
 
 @contextmanager
-def parquet(path: Path) -> Iterator[Put]:
-    """Writes rows of ``columns.row``, compressed with zstd."""
+def parquet(path: Path, kinds: Mapping[str, str] = columns.COLUMNS) -> Iterator[Put]:
+    """Writes rows with columns of these kinds (those of ``columns.row``), compressed with zstd."""
     import pyarrow
     import pyarrow.parquet
 
-    schema = columns.arrow_schema()
+    schema = columns.arrow_schema(kinds)
     with (
         open_whole(path, 0o600) as out,
         pyarrow.parquet.ParquetWriter(out, schema, compression="zstd") as writer,
@@ -62,14 +62,15 @@ def parquet(path: Path) -> Iterator[Put]:
 
 
 @contextmanager
-def dataset(path: Path) -> Iterator[Put]:
-    """Writes rows of ``columns.trainable_row`` to a folder for ``datasets.load_from_disk``."""
+def dataset(path: Path, kinds: Mapping[str, str] | None = None) -> Iterator[Put]:
+    """Writes rows with columns of these kinds (default: those of ``columns.trainable_row``) to a folder for
+    ``datasets.load_from_disk``."""
     work = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     work.mkdir(mode=0o700)
     try:
         with json_lines(work / "rows.jsonl") as put:
-            yield lambda row: put({**row, **{name: row[name].isoformat() for name in ("start", "end")}})
-        _save(work / "rows.jsonl", work / "made", work / "cache")
+            yield lambda row: put({**row, **{name: row[name].isoformat() for name in _moments(row)}})
+        _save(work / "rows.jsonl", work / "made", work / "cache", kinds)
         _replace(path, work / "made", work / "replaced")
     finally:
         shutil.rmtree(work, ignore_errors=True)
@@ -88,7 +89,7 @@ def _replace(path: Path, made: Path, aside: Path) -> None:
     sync_folder(path.parent)
 
 
-def _save(lines: Path, folder: Path, cache: Path) -> None:
+def _save(lines: Path, folder: Path, cache: Path, kinds: Mapping[str, str] | None) -> None:
     import datasets
     from datasets.utils.logging import disable_progress_bar, enable_progress_bar, is_progress_bar_enabled
 
@@ -96,7 +97,7 @@ def _save(lines: Path, folder: Path, cache: Path) -> None:
     disable_progress_bar()
     try:
         made = datasets.Dataset.from_generator(
-            _rows, features=columns.features(), cache_dir=str(cache), gen_kwargs={"lines": str(lines)}
+            _rows, features=columns.features(kinds), cache_dir=str(cache), gen_kwargs={"lines": str(lines)}
         )
         made.save_to_disk(folder)
     finally:
@@ -110,7 +111,11 @@ def _rows(lines: str) -> Iterator[dict[str, Any]]:
     with open(lines, "rb") as file:
         for line in file:
             row = json.loads(line)
-            yield {**row, **{name: datetime.fromisoformat(row[name]) for name in ("start", "end")}}
+            yield {**row, **{name: datetime.fromisoformat(row[name]) for name in _moments(row)}}
+
+
+def _moments(row: Mapping[str, Any]) -> set[str]:
+    return {"start", "end"} & row.keys()
 
 
 @contextmanager
@@ -122,7 +127,7 @@ def _batches(write: Callable[[list[dict[str, Any]]], None]) -> Iterator[Put]:
     def put(row: Mapping[str, Any]) -> None:
         nonlocal rows, size
         rows.append(dict(row))
-        size += len(row["document"])
+        size += sum(len(value) for value in row.values() if isinstance(value, str))
         if len(rows) >= ROWS_AT_ONCE or size >= BYTES_AT_ONCE:
             write(rows)
             rows, size = [], 0

@@ -31,6 +31,7 @@ from onward.errors import ConfigError, ConflictError, ContractError, EngineError
 from onward.files import SECRET_CHARACTERS, read_secret, write_secret_once
 from onward.http.hosts import AllowedHosts
 from onward.http.limits import RateLimit, network_of
+from onward.http.open_calls import OpenCalls
 from onward.telemetry.metrics import Metrics
 
 SCOPES = frozenset({"ingest", "read", "train", "deploy", "admin", "chat", "feedback"})
@@ -42,6 +43,7 @@ MAX_DEPTH = 100
 BODY_SECONDS = 30.0
 """Time limit for a client to send its body; a slower one is cut off."""
 WRONG_KEYS_PER_MINUTE = 60
+NONE_OPEN = OpenCalls()
 
 Readiness = Mapping[str, bool | str]
 """Part → True, or False, or a sentence with the reason why it is not ready."""
@@ -59,14 +61,17 @@ class HttpError(Exception):
         *,
         type: str = "invalid_request_error",
         param: str | None = None,
+        code: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
+        """``code``: OpenAI's word for the case, where it has one that clients look at."""
         super().__init__(message)
         self.status, self.message, self.type, self.param = status, message, type, param
+        self.code = code
         self.headers = dict(headers or {})
 
     def response(self) -> Response:
-        return error_response(self.status, self.type, self.message, self.param, self.headers)
+        return error_response(self.status, self.type, self.message, self.param, self.headers, self.code)
 
 
 def error_response(
@@ -75,29 +80,34 @@ def error_response(
     message: str,
     param: str | None = None,
     headers: Mapping[str, str] | None = None,
+    code: str | None = None,
 ) -> Response:
     """Returns an error as ASCII, so that it can repeat any text of a request, also half a surrogate pair."""
-    body = json.dumps(error_body(type, message, param))
+    body = json.dumps(error_body(type, message, param, code))
     return Response(body, status, headers, media_type="application/json")
 
 
-def error_body(type: str, message: str, param: str | None = None) -> dict[str, Any]:
-    return {"error": {"type": type, "message": message, "param": param}}
+def error_body(type: str, message: str, param: str | None = None, code: str | None = None) -> dict[str, Any]:
+    named = {} if code is None else {"code": code}
+    return {"error": {"type": type, "message": message, "param": param, **named}}
 
 
 @dataclass(frozen=True)
 class Caller:
-    """The client of a request: the SHA-256 of its key, and its scopes."""
+    """The client of a request: the SHA-256 of its key, its scopes, and the key's name."""
 
     key_hash: str
     scopes: frozenset[str]
+    name: str = "anonymous"
 
 
 class ApiKeys:
     """API keys as SHA-256 → scopes. Plain keys are never stored; comparison takes constant time."""
 
-    def __init__(self, keys: Mapping[str, Iterable[str]]) -> None:
-        """Raises ConfigError for a hash that is not 64 hex digits or a scope that does not exist."""
+    def __init__(self, keys: Mapping[str, Iterable[str]], names: Mapping[str, str] | None = None) -> None:
+        """``names``: hash → the name of a key. Raises ConfigError for a hash that is not 64 hex digits or a
+        scope that does not exist."""
+        self._names = {digest.lower(): name for digest, name in (names or {}).items()}
         self._keys: dict[str, frozenset[str]] = {}
         for digest, scopes in keys.items():
             known = frozenset(scopes)
@@ -117,14 +127,16 @@ class ApiKeys:
         found: Caller | None = None
         for digest, scopes in self._keys.items():  # all of them, so that timing does not reveal which
             if hmac.compare_digest(digest, given):
-                found = Caller(digest, scopes)
+                found = Caller(digest, scopes, self._names.get(digest, f"key-{digest[:8]}"))
         return found
 
 
-def load_keys(configured: Mapping[str, Iterable[str]], run_dir: Path) -> ApiKeys:
+def load_keys(
+    configured: Mapping[str, Iterable[str]], run_dir: Path, names: Mapping[str, str] | None = None
+) -> ApiKeys:
     """Returns the configured keys and the local one in ``run_dir/api.key``, created on first use."""
-    local = local_key(run_dir)
-    return ApiKeys({hashlib.sha256(local.encode()).hexdigest(): SCOPES, **configured})
+    local = hashlib.sha256(local_key(run_dir).encode()).hexdigest()
+    return ApiKeys({local: SCOPES, **configured}, {local: "local", **(names or {})})
 
 
 def local_key(run_dir: Path) -> str:
@@ -141,13 +153,16 @@ def read_or_create_secret(path: Path, make: Callable[[], str], *, least: int = 1
     return read_secret(path, "delete it and a new one is made at the next start", least=least)
 
 
-def authorize(request: Request, scope: str) -> Caller:
-    """Returns the caller if its key has ``scope`` (``admin`` has every scope); else HttpError 401 or 403."""
+def authorize(request: Request, scope: str, *, local: bool = False) -> Caller:
+    """Returns the caller if its key has ``scope`` (``admin`` has every scope); else HttpError 401 or 403.
+    ``local``: a call from this machine needs no key here while none is configured."""
     header = request.headers.get("authorization", "")
     kind, _, bearer = header.partition(" ")
     presented = bearer.strip() if kind.lower() == "bearer" else request.headers.get("x-api-key", "")
     keys: ApiKeys = request.app.state.keys
     caller = keys.find(presented) if presented else None
+    if not presented and request.app.state.open_calls.allow(request, local=local):
+        return Caller("", frozenset({scope}))
     if caller is None:
         if presented:
             _limit_wrong_keys(request)
@@ -179,13 +194,13 @@ def refuse_for(seconds: float, message: str) -> None:
         )
 
 
-def require(scope: str) -> Callable[[Request], Caller]:
-    """Returns a FastAPI dependency: ``Depends(require("read"))``."""
+def require(scope: str, *, local: bool = False) -> Callable[[Request], Caller]:
+    """Returns a FastAPI dependency: ``Depends(require("read"))``. ``local``: see ``authorize``."""
     if scope not in SCOPES:
         raise ValueError(f"unknown scope {scope!r}")
 
     def dependency(request: Request) -> Caller:
-        return authorize(request, scope)
+        return authorize(request, scope, local=local)
 
     return dependency
 
@@ -201,11 +216,14 @@ def make_app(
     max_body: int = MAX_BODY,
     wrong_keys_per_minute: int = WRONG_KEYS_PER_MINUTE,
     clock: Clock | None = None,
+    open_calls: OpenCalls = NONE_OPEN,
+    health: Callable[[], Awaitable[Mapping[str, Any]]] | None = None,
 ) -> FastAPI:
     """Makes a FastAPI app with /health, /ready and /metrics (open), /openapi.json (scope read) and the
     protections of this module.
 
-    ``warnings``: part → what will need an operator soon; ``/ready`` shows it and stays ready.
+    ``warnings``: part → what will need an operator soon; ``/ready`` shows it and stays ready. ``health``:
+    what ``/health`` adds to the mark that the process lives.
 
     ``hosts``: names under which clients may call the service besides this machine's own, and the address it
     binds to. A wildcard address there also allows any IP literal (a rebound DNS name is never a literal) and
@@ -213,14 +231,15 @@ def make_app(
     """
     app = FastAPI(title=f"Onward {name}", docs_url=None, redoc_url=None, openapi_url=None)
     app.state.keys = keys
+    app.state.open_calls = open_calls
     app.state.wrong_keys = RateLimit(wrong_keys_per_minute, clock or SystemClock())
     app.add_middleware(_Guard, hosts=AllowedHosts(hosts), max_body=max_body)
     _add_error_handlers(app)
 
     @app.get("/health")
-    async def health() -> dict[str, str]:
-        """Reports whether the process lives. Open."""
-        return {"status": "ok", "service": name}
+    async def alive() -> dict[str, Any]:
+        """Reports that the process lives, and what its work needs. Open."""
+        return {"status": "ok", "service": name, **(await health() if health is not None else {})}
 
     @app.get("/ready")
     async def readiness() -> Response:

@@ -1,7 +1,7 @@
 """Connections of one port: their time limits, their greatest number, and which one makes room for another.
 
 uvicorn has neither a limit on the time of a header nor one on connections that send none, and asyncio accepts
-connections until the process has no file descriptor left.
+connections until the process has no file descriptor left. What a connection sends is read in ``requests.py``.
 
 Invariants: a connection whose request is being answered is never closed to make room. All ports of a process
 together leave it half of its descriptors, for the bus, the warehouse and the files.
@@ -21,9 +21,9 @@ from http import HTTPStatus
 from typing import Any
 
 from uvicorn.config import Config
-from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
+from onward.http.requests import RequestReader
 from onward.telemetry import logs
 
 HEADER_SECONDS = 10.0
@@ -32,8 +32,6 @@ KEEP_ALIVE_SECONDS = 60
 """Time for which an open connection may wait for its next request."""
 READ_SECONDS = 60.0
 """Time after which a client that takes nothing of its answer is cut off."""
-MAX_INCOMPLETE = 64 << 10
-"""Bytes of a header that has no end yet."""
 JOINED_BYTES = 64 << 10
 """Bytes of an answer that wait for the end of a step of the event loop."""
 _SHARE = 4
@@ -53,8 +51,8 @@ def most_connections(configured: int) -> int:
     return configured if soft == resource.RLIM_INFINITY else max(8, min(configured, soft // _SHARE))
 
 
-class Connection(H11Protocol):
-    """uvicorn's connection with time limits for headers and for a client that does not read."""
+class Connection(RequestReader):
+    """A connection with time limits for headers and for a client that does not read."""
 
     def __init__(
         self,
@@ -64,7 +62,7 @@ class Connection(H11Protocol):
         on_open: Callable[[], None],
         on_free: Callable[[], None],
     ) -> None:
-        super().__init__(config, state, {})
+        super().__init__(config, state)
         self._on_open, self._on_free = on_open, on_free
         self._header_timer: asyncio.TimerHandle | None = None
         self._read_timer: asyncio.TimerHandle | None = None
@@ -74,11 +72,6 @@ class Connection(H11Protocol):
     @property
     def sends_header(self) -> bool:
         return self._header_timer is not None
-
-    @property
-    def is_idle(self) -> bool:
-        """True between two requests, and before the first."""
-        return self.cycle is None or self.cycle.response_complete
 
     @property
     def sends_body(self) -> bool:
@@ -91,9 +84,9 @@ class Connection(H11Protocol):
         self._expect_header()
         self._on_open()
 
-    def data_received(self, data: bytes) -> None:
+    def read(self) -> None:
         before = self.cycle
-        super().data_received(data)
+        super().read()
         if self.cycle is not before:
             self._end_header_timer()
             self.since = self.loop.time()
@@ -125,22 +118,18 @@ class Connection(H11Protocol):
         self._end_read_timer()
         self._on_free()
 
-    def send_400_response(self, msg: str) -> None:
-        """Answers a request that uvicorn cannot read. Its own answer has no JSON."""
-        self._refuse(400, "This is not a readable HTTP request, or its header has no end: send less.")
-
     def _expect_header(self) -> None:
         self.since = self.loop.time()
         self._header_timer = self.loop.call_later(HEADER_SECONDS, self._header_is_late)
 
     def _header_is_late(self) -> None:
         self._header_timer = None
-        if not self.conn.trailing_data[0]:
+        if not self.has_unparsed:
             self.transport.close()
             return
-        self._refuse(408, f"The request's header did not arrive within {HEADER_SECONDS:g} seconds.")
+        self.refuse(408, f"The request's header did not arrive within {HEADER_SECONDS:g} seconds.")
 
-    def _refuse(self, status: int, message: str) -> None:
+    def refuse(self, status: int, message: str) -> None:
         if self.transport.is_closing():
             return
         if self.is_idle or not self.cycle.response_started:

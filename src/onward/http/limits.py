@@ -23,20 +23,36 @@ class RateLimit:
 
     def take_token(self, name: str) -> float:
         """Takes one token; returns the seconds to wait until there is one, 0 if it was taken."""
+        wait = self.wait_for(name, 1.0)
+        if not wait:
+            self.spend(name, 1.0)
+        return wait
+
+    def wait_for(self, name: str, amount: float) -> float:
+        """Returns the seconds until there are ``amount`` tokens; 0 if there are. Takes none."""
         if not self._size:
             return 0.0
+        return max(0.0, (amount - self.left(name)) * 60.0 / self._size)
+
+    def spend(self, name: str, amount: float) -> None:
+        """Takes ``amount`` tokens, also more than there are: the next caller waits the longer."""
+        if self._size:
+            left = self.left(name)
+            self._left[name] = (left - amount, self._clock.monotonic())
+            self._left.move_to_end(name)
+
+    def left(self, name: str) -> float:
+        """Returns the tokens that are there now."""
         now = self._clock.monotonic()
         self._forget(now)
-        left, at = self._left.pop(name, (self._size, now))
-        left = min(self._size, left + (now - at) * self._size / 60.0)
-        taken = left >= 1.0
-        self._left[name] = (left - 1.0 if taken else left, now)
-        return 0.0 if taken else (1.0 - left) * 60.0 / self._size
+        left, at = self._left.get(name, (self._size, now))
+        return min(self._size, left + (now - at) * self._size / 60.0)
 
     def _forget(self, now: float) -> None:
         while self._left:
-            name, (_, at) = next(iter(self._left.items()))
-            if now - at < 60.0 and len(self._left) < REMEMBERED:
+            name, (left, at) = next(iter(self._left.items()))
+            is_full = left + (now - at) * self._size / 60.0 >= self._size
+            if not is_full and len(self._left) < REMEMBERED:
                 return
             del self._left[name]
 

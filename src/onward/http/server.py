@@ -19,7 +19,7 @@ from fastapi import FastAPI
 from starlette.types import Message, Receive, Scope, Send
 
 from onward.errors import ConfigError, PortBusyError
-from onward.http.connections import KEEP_ALIVE_SECONDS, MAX_INCOMPLETE, Acceptor, most_connections
+from onward.http.connections import KEEP_ALIVE_SECONDS, Acceptor, most_connections
 
 MAX_CONNECTIONS = 512
 GRACE_SECONDS = 5.0
@@ -85,7 +85,6 @@ class Server:
             ws="none",
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=int(GRACE_SECONDS),
-            h11_max_incomplete_event_size=MAX_INCOMPLETE,
         )
         self._server = _EmbeddedServer(config)
         # No sockets: the acceptor has the listener, with a limit that uvicorn lacks.
@@ -176,11 +175,12 @@ def is_loopback(host: str) -> bool:
     return host == "localhost"
 
 
-def check_exposure(host: str, keys: Mapping[str, Iterable[str]]) -> None:
-    """Refuses to listen beyond this machine without a configured key. Raises ConfigError."""
-    if is_loopback(host) or keys:
+def check_exposure(host: str, keys: Mapping[str, Iterable[str]], auth: str = "keys") -> None:
+    """Refuses to listen beyond this machine without a configured key, unless ``auth`` is ``none``. Raises
+    ConfigError."""
+    if is_loopback(host) or keys or auth == "none":
         return
     raise ConfigError(
-        f"http.host is {host!r}, which other machines can reach, but http.keys is empty: "
-        f"configure at least one API key or listen on 127.0.0.1."
+        f"http.host is {host!r}, which other machines can reach, but http.keys is empty: configure at least "
+        f"one API key, listen on 127.0.0.1, or write http.auth = 'none' where a network keeps others out."
     )

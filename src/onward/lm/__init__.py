@@ -1,7 +1,7 @@
 """The reinforcement-learning core for language policies.
 
-It imports nothing of onward but ``errors`` and ``files`` and knows no bus, job or storage, so a researcher
-can lift it out. It needs torch, so only child processes and tests import it.
+It imports nothing of onward but ``errors``, ``extras`` and ``files`` and knows no bus, job or storage, so a
+researcher can lift it out. It needs torch, so only child processes and tests import it.
 
 Reading order: ``tokens`` (rows of sampled tokens), ``trajectories``, ``algorithms`` (one per file; ``learn``
 drives them), ``advantages``, ``losses``, ``learner`` and ``stepper`` (the optimiser), ``sampler``

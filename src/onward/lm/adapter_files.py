@@ -6,7 +6,7 @@ Needs no torch, so an adapter can be checked before any network is loaded.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,13 +16,12 @@ from onward.lm.sizes import Sizes
 
 CONFIG, TENSORS = "adapter_config.json", "adapter_model.safetensors"
 BLOCK = {
-    **dict.fromkeys(("q_proj", "k_proj", "v_proj", "o_proj"), "self_attn"),
-    **dict.fromkeys(("gate_proj", "up_proj", "down_proj"), "mlp"),
+    **dict.fromkeys(("q_proj", "k_proj", "v_proj", "qkv_proj", "o_proj"), "self_attn"),
+    **dict.fromkeys(("gate_proj", "up_proj", "gate_up_proj", "down_proj"), "mlp"),
 }
 """Projection → its part of a block, in transformers' names."""
 OTHER_KINDS = (
     "use_dora",
-    "use_rslora",
     "rank_pattern",
     "alpha_pattern",
     "modules_to_save",
@@ -39,6 +38,8 @@ class Layout:
     alpha: float
     layers: list[int]
     targets: list[str]
+    rslora: bool = False
+    """Scale alpha / √rank (2312.03732), so that a higher rank learns no slower; else alpha / rank."""
 
 
 def key(layer: int, name: str, matrix: str) -> str:
@@ -56,10 +57,7 @@ def shapes(
             f"An adapter of rank {rank} on layers {layers} is not possible: the rank must be "
             f"at least 1 and the layers among 0 to {sizes.layers - 1}."
         )
-    if not targets or not set(targets) <= set(BLOCK):
-        raise ConfigError(
-            f"An adapter on {targets} is not possible: choose targets among {', '.join(BLOCK)}."
-        )
+    refuse_other_targets(sizes, targets)
     found: dict[str, tuple[int, int]] = {}
     for layer in layers:
         for name, (rows, columns) in sizes.projections().items():
@@ -68,8 +66,18 @@ def shapes(
     return found
 
 
-def read_config(folder: Path) -> dict[str, Any]:
-    """Reads the configuration. Raises ConfigError unless it describes a plain LoRA adapter."""
+def refuse_other_targets(sizes: Sizes, targets: Iterable[str]) -> None:
+    """Raises ConfigError for targets that are no linear layers of a block, and for none."""
+    chosen, possible = sorted(set(targets)), sizes.family.projections
+    if not chosen or not set(chosen) <= set(possible):
+        raise ConfigError(
+            f"An adapter on {chosen} is not possible: choose targets among {', '.join(possible)}."
+        )
+
+
+def read_config(folder: Path, allowed: Collection[str] = ()) -> dict[str, Any]:
+    """Reads the configuration. Raises ConfigError unless it describes a plain LoRA adapter, or one that is
+    plain but for settings among ``allowed``."""
     if not (folder / CONFIG).is_file() or not (folder / TENSORS).is_file():
         raise ConfigError(f"{folder} holds no adapter: it needs {CONFIG} and {TENSORS}.")
     try:
@@ -78,7 +86,7 @@ def read_config(folder: Path) -> dict[str, Any]:
         config = None
     if not isinstance(config, dict):
         raise ConfigError(f"{CONFIG} in {folder} is not a JSON object: give a folder as peft saves it.")
-    wrong = [name for name in OTHER_KINDS if config.get(name)]
+    wrong = [name for name in OTHER_KINDS if config.get(name) and name not in allowed]
     if config.get("peft_type") != "LORA" or config.get("bias", "none") != "none" or wrong:
         raise ConfigError(
             f"The adapter in {folder} is not plain LoRA ({', '.join(wrong) or config.get('peft_type')}): "
@@ -101,19 +109,21 @@ def layout(
     Raises ConfigError for a tensor that is no projection of this network or has another shape.
     """
     layers = {int(part) for name in tensors if (part := _layer(name)).isdecimal()}
+    possible = set(sizes.family.projections)
     found = Layout(
         rank=config["r"],
         alpha=float(config["lora_alpha"]),
         layers=sorted(layers) or list(range(sizes.layers)),
-        targets=sorted({name.split(".")[-3] for name in tensors if name.count(".") > 1} & set(BLOCK))
-        or sorted(BLOCK),
+        targets=sorted({name.split(".")[-3] for name in tensors if name.count(".") > 1} & possible)
+        or sorted(possible),
+        rslora=bool(config.get("use_rslora")),
     )
     expected = shapes(sizes, found.rank, found.layers, found.targets)
     unknown = tensors.keys() - expected.keys()
     if unknown:
         raise ConfigError(
             f"The adapter in {folder} changes {min(unknown)!r}, which is not a linear layer of "
-            f"this network: only LoRA on the seven projections of each block is served."
+            f"this network: only LoRA on {', '.join(sorted(possible))} of each block is served."
         )
     for name, given in tensors.items():
         if tuple(given) != expected[name]:

@@ -16,16 +16,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from onward.lm.adapter_files import BLOCK, CONFIG, TENSORS, bad_tensor, key, layout, read_config, shapes
+from onward.lm.adapter_files import CONFIG, TENSORS, bad_tensor, key, layout, read_config, shapes
 from onward.lm.network import LoraLayer, Shape
 from onward.lm.watch import Watch
-
-STACKS = {
-    "qkv": ("q_proj", "k_proj", "v_proj"),
-    "out": ("o_proj",),
-    "gate_up": ("gate_proj", "up_proj"),
-    "down": ("down_proj",),
-}
 
 
 class Adapter:
@@ -44,21 +37,21 @@ class Adapter:
         seed: int = 0,
         targets: Sequence[str] | None = None,
         dtype: torch.dtype = torch.float32,
+        rslora: bool = False,
     ) -> None:
-        """``B`` starts at zero, so a new adapter changes nothing; ``A`` is Kaiming-uniform as in peft."""
+        """``B`` starts at zero, so a new adapter changes nothing; ``A`` is Kaiming-uniform as in peft.
+        ``rslora`` as in ``Layout``."""
         self.shape = shape
-        self.rank, self.alpha = rank, alpha
+        self.rank, self.alpha, self.rslora = rank, alpha, rslora
         self.layers = sorted(set(layers))
-        self.targets = sorted(BLOCK if targets is None else set(targets))
+        self.targets = sorted(shape.family.projections if targets is None else set(targets))
         sizes = shapes(shape, rank, self.layers, self.targets)
         self.dtype = dtype
         self.params: dict[str, Tensor] = {}
         self._fused: list[LoraLayer | None] | None = None
         self._watch = Watch()
-        self._orders = {
-            "q_proj": shape.rope_order(shape.heads).to(device),
-            "k_proj": shape.rope_order(shape.kv_heads).to(device),
-        }
+        orders = {name: shape.row_order(name) for name in self.targets}
+        self._orders = {name: order.to(device) for name, order in orders.items() if order is not None}
         generator = torch.Generator().manual_seed(seed)
         with torch.inference_mode(False):  # in-place writes must be counted in any mode
             for name, size in sizes.items():
@@ -83,10 +76,10 @@ class Adapter:
 
     def _fuse(self) -> list[LoraLayer | None]:
         result: list[LoraLayer | None] = [None] * self.shape.layers
-        scale = self.alpha / self.rank
+        scale = self.alpha / (math.sqrt(self.rank) if self.rslora else self.rank)
         for layer in self.layers:
             fused = LoraLayer()
-            for stack, names in STACKS.items():
+            for stack, names in self.shape.family.stacks.items():
                 present = [n for n in names if n in self.targets]
                 if not present:
                     continue
@@ -115,6 +108,7 @@ class Adapter:
             "base_model_name_or_path": base,
             "r": self.rank,
             "lora_alpha": self.alpha,
+            "use_rslora": self.rslora,
             "lora_dropout": 0.0,
             "bias": "none",
             "inference_mode": True,
@@ -134,8 +128,9 @@ class Adapter:
         sizes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
         found = layout(config, sizes, shape, folder)
         adapter = cls(
-            shape, found.rank, found.alpha, found.layers, device, targets=found.targets, dtype=dtype
-        )
+            shape, found.rank, found.alpha, found.layers, device, targets=found.targets, dtype=dtype,
+            rslora=found.rslora,
+        )  # fmt: skip
         for name, given in tensors.items():  # a subset, as peft may train one; the others stay unchanged
             if not torch.isfinite(given).all():
                 raise bad_tensor(folder, name, given.shape, given.shape)

@@ -7,121 +7,19 @@ per update, without a graph, and reused in every epoch when memory allows.
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from onward.errors import TrainingError
-from onward.lm.head import token_logprobs
-from onward.lm.packing import Packed, Run, common_prefix
-from onward.lm.policy import Policy, split_by_tokens
+from onward.lm.model import LanguageModel
+from onward.lm.packing import Packed, Wanted, split_by_tokens
+from onward.lm.policy import Policy
+from onward.lm.sharing import Piece, Sharing
 from onward.lm.tokens import TokenRow
-
-MIN_SHARED = 8
-"""A prompt that saves fewer tokens per row is not worth a separate attention call."""
-
-Piece = tuple[str, int]
-"""A stretch of tokens that is computed once: ("prefix", 0), ("prompt", its number), ("row", its number)."""
-
-
-@dataclass
-class Sharing:
-    """Parts shared by the rows of one update: the prefix of all, and prompts with several answers.
-
-    A prompt is shared short of its last token, since the log-prob of the first sampled token is computed
-    there, row by row. Rows are identified by their index.
-    """
-
-    prefix: int
-    """Number of tokens that all rows begin with."""
-    lengths: list[int]
-    prompt_of: list[int | None]
-    """The prompt that a row shares with others; None if it shares no more than the prefix."""
-    prompts: list[int]
-    """Length of each shared prompt, the prefix included."""
-    members: list[list[int]] = field(default_factory=list)
-    """Rows of each shared prompt."""
-
-    @classmethod
-    def from_rows(cls, rows: Sequence[TokenRow]) -> Sharing:
-        prefix = common_prefix(rows)
-        same: dict[tuple[int, ...], list[int]] = {}
-        for i, row in enumerate(rows):
-            same.setdefault(tuple(row.ids[: _prompt(row)]), []).append(i)
-        found = cls(prefix, [len(row) for row in rows], [None] * len(rows), [])
-        for ids, members in same.items():
-            if len(members) > 1 and len(ids) - 1 - prefix >= MIN_SHARED:
-                for i in members:
-                    found.prompt_of[i] = len(found.prompts)
-                found.prompts.append(len(ids) - 1)
-                found.members.append(members)
-        return found
-
-    @property
-    def tokens(self) -> int:
-        """Tokens to compute when every piece is computed once."""
-        prompts = sum(length - self.prefix for length in self.prompts)
-        return self.prefix + prompts + sum(self.rest(i) for i in range(len(self.lengths)))
-
-    def _shared(self, i: int) -> int:
-        prompt = self.prompt_of[i]
-        return self.prefix if prompt is None else self.prompts[prompt]
-
-    def prompt(self, i: int) -> int:
-        """Tokens between the prefix of all and row ``i``'s own rest."""
-        return self._shared(i) - self.prefix
-
-    def rest(self, i: int) -> int:
-        """Tokens that only row ``i`` has."""
-        return self.lengths[i] - self._shared(i)
-
-    def together(self, indices: Sequence[int]) -> list[list[int]]:
-        """Groups ``indices`` into neighbours: single rows by length first, then the rows of each prompt."""
-        alone = sorted((i for i in indices if self.prompt_of[i] is None), key=lambda i: (self.lengths[i], i))
-        groups: dict[int, list[int]] = {}
-        for i in sorted(indices, key=lambda i: (self.lengths[i], i)):
-            prompt = self.prompt_of[i]
-            if prompt is not None:
-                groups.setdefault(prompt, []).append(i)
-        return [[i] for i in alone] + list(groups.values())
-
-    def shuffled(self, shuffle: random.Random) -> list[int]:
-        """Returns all rows in random order, with those of one prompt next to each other, which is cheaper."""
-        units = [[i] for i, prompt in enumerate(self.prompt_of) if prompt is None] + self.members
-        return [i for unit in shuffle.sample(units, len(units)) for i in unit]
-
-    def runs(self, part: Sequence[int]) -> list[Run]:
-        """Neighbouring rows of ``part`` with the same prompt (or with none)."""
-        runs: list[Run] = []
-        last: int | None = -1
-        for i in part:
-            prompt = self.prompt_of[i]
-            if runs and prompt == last:
-                runs[-1] = Run(runs[-1].rows + 1, runs[-1].shared)
-            else:
-                runs.append(Run(1, self._shared(i)))
-            last = prompt
-        return runs
-
-    def pieces(self, part: Sequence[int]) -> list[Piece]:
-        """Returns the pieces of the stream of ``part``, in the order of ``Packed.pieces``."""
-        prompts: list[Piece] = []
-        at = 0
-        for run in self.runs(part):
-            prompt = self.prompt_of[part[at]]
-            prompts.append(("none", 0) if prompt is None else ("prompt", prompt))
-            at += run.rows
-        return [("prefix", 0), *prompts, *(("row", i) for i in part)]
-
-
-def _prompt(row: TokenRow) -> int:
-    """Tokens before the first sampled one."""
-    return row.sampled.index(True) if True in row.sampled else len(row)
-
 
 Behaviour = Literal["recorded", "recompute", "unused"]
 
@@ -233,13 +131,14 @@ def _unusable(number: int, problem: str) -> TrainingError:
 class Batches:
     """Micro-batches of ``prepared`` for one adapter (None: all weights).
 
-    The prefix of all rows is computed once per micro-batch. So is the prompt of rows that answer the same one
-    (a group of attempts, the two sides of a pair): such rows stay neighbours.
+    Our own network computes the prefix of all rows once per micro-batch. So it does the prompt of rows that
+    answer the same one (a group of attempts, the two sides of a pair): such rows stay neighbours. Another
+    network computes each row whole.
     """
 
     def __init__(
         self,
-        policy: Policy,
+        policy: LanguageModel,
         adapter: str | None,
         prepared: Prepared,
         limit: int,
@@ -250,19 +149,23 @@ class Batches:
         self.prepared = prepared
         self.limit = limit
         self.recompute = recompute
-        self.first = 0 if adapter is None else policy.adapter(adapter).first_layer
-        self.sharing = Sharing.from_rows(prepared.rows)
-        size = self.sharing.tokens * policy.shape.hidden * policy.weights.norm.element_size()
+        self._own = policy if isinstance(policy, Policy) else None
         self._states: dict[Piece, Tensor] | None = None
+        if self._own is None:
+            self.first, self.sharing = 0, Sharing.nothing(prepared.rows)
+            return
+        self.first = 0 if adapter is None else self._own.adapters[adapter].first_layer
+        self.sharing = Sharing.from_rows(prepared.rows)
+        size = self.sharing.tokens * policy.shape.hidden * policy.torch_dtype.itemsize
         if self.first > 0 and size <= cache_bytes:
-            self._states = self._fill()
+            self._states = self._fill(self._own)
 
     @torch.no_grad()
-    def _fill(self) -> dict[Piece, Tensor]:
+    def _fill(self, own: Policy) -> dict[Piece, Tensor]:
         states: dict[Piece, Tensor] = {}
         for part in self.split(range(len(self.prepared.rows))):
             packed = self._pack(part)
-            parts = self.policy.trunk(packed, self.first).split(packed.pieces)
+            parts = own.trunk(packed, self.first).split(packed.pieces)
             for piece, state in zip(self.sharing.pieces(part), parts, strict=True):
                 if piece not in states:
                     states[piece] = state.clone()
@@ -287,27 +190,37 @@ class Batches:
         rows = [self.prepared.rows[i] for i in part]
         return Packed(rows, self.sharing.prefix, self.policy.device, self.sharing.runs(part))
 
-    def hidden(self, part: Sequence[int], adapter: str | None) -> tuple[Packed, Tensor]:
-        """Returns the packed rows, and the last hidden state before each trained token, in row order."""
+    def hidden(self, part: Sequence[int], adapter: str | None) -> tuple[Wanted, Tensor]:
+        """Returns the wanted log-probs of the rows, and the last hidden state before each, in row order."""
+        if self._own is None:
+            rows = [self.prepared.rows[i] for i in part]
+            return self.policy.states(rows, adapter, recompute=self.recompute)
         packed = self._pack(part)
         x, first = None, 0
         if self._states is not None:
             x, first = torch.cat([self._states[piece] for piece in self.sharing.pieces(part)]), self.first
-        return packed, self.policy.hidden(packed, adapter, x, first, recompute=self.recompute)
+        return packed, self._own.hidden(packed, adapter, x, first, recompute=self.recompute)
 
     @torch.no_grad()
-    def each(self, adapter: str | None, found: Callable[[Packed, Tensor], Tensor]) -> list[Tensor]:
-        """Applies ``found(packed, hidden)``, a number or vector per trained token, and splits it by row."""
+    def each(
+        self,
+        adapter: str | None,
+        found: Callable[[Wanted, Tensor], Tensor],
+        rows: Sequence[int] | None = None,
+    ) -> list[Tensor]:
+        """Applies ``found(packed, hidden)``, a number or vector per trained token, and splits it by row: of
+        ``rows``, by default of all."""
         result: dict[int, Tensor] = {}
-        for part in self.split(range(len(self.prepared.rows))):
+        rows = range(len(self.prepared.rows)) if rows is None else rows
+        for part in self.split(rows):
             packed, hidden = self.hidden(part, adapter)
             result.update(zip(part, found(packed, hidden).cpu().split(packed.counts), strict=True))
-        return [result[i] for i in range(len(self.prepared.rows))]
+        return [result[i] for i in rows]
 
-    def logprobs(self, adapter: str | None) -> list[Tensor]:
-        """Returns log-probs of each row's trained tokens under the current ``adapter``."""
+    def logprobs(self, adapter: str | None, rows: Sequence[int] | None = None) -> list[Tensor]:
+        """Returns log-probs of each row's trained tokens under the current ``adapter``, as ``each`` does."""
 
-        def found(packed: Packed, hidden: Tensor) -> Tensor:
-            return token_logprobs(hidden, self.policy.weights.head, packed.targets, packed.temperature)[0]
+        def found(packed: Wanted, hidden: Tensor) -> Tensor:
+            return self.policy.token_logprobs(hidden, packed.targets, packed.temperature)[0]
 
-        return self.each(adapter, found)
+        return self.each(adapter, found, rows)

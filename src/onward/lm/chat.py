@@ -10,14 +10,16 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
 from onward.errors import OnwardError
+from onward.lm.answer_form import CallStyle
 from onward.lm.text_length import longest_token
-from onward.lm.tool_words import TOOL_RULES, Message, in_words
+from onward.lm.tool_words import TOOL_RULES, Message, alternating, in_words
 
 _MARK = "\ue0f1"
 __all__ = ["TOOL_RULES", "Chat", "Message", "Text", "in_words"]
@@ -33,23 +35,35 @@ class Chat:
             )
         self.tokenizer = tokenizer
         added = tokenizer.added_tokens_decoder
-        control = {token.content: index for index, token in added.items() if token.special}
+        self._ends = _end_ids(tokenizer)
+        control = {token.content: i for i, token in added.items() if token.special or i in self._ends}
         self._control: dict[str, int] = control
+        self._hidden = frozenset(control.values())
         pattern = "|".join(re.escape(text) for text in sorted(control, key=len, reverse=True))
         self._split = re.compile(f"({pattern})") if control else None
         described = _without_control_tokens(tokenizer, set(control))
         self._plain = Tokenizer.from_str(json.dumps(described))
         self._longest = longest_token(described)
         self.has_tool_template = False
+        self._folds = False
+        self._folds = not self._accepts("system") or not self._accepts("tool")
         self.end_of_turn, self._end_text = self._find_end_of_turn()
-        self.has_tool_template = self._shows_tools()
+        self.has_tool_template, self._writes_whole_tools = self._shows_tools()
 
     @property
     def stop_ids(self) -> tuple[int, ...]:
-        """Ids that complete an answer."""
-        eos = self.tokenizer.eos_token_id
-        ids = {self.end_of_turn} | ({eos} if isinstance(eos, int) else set())
-        return tuple(sorted(ids))
+        """Ids that complete an answer: the end of the turn, and the ends of text of tokenizer and model."""
+        return tuple(sorted({self.end_of_turn} | self._ends))
+
+    @property
+    def call_style(self) -> CallStyle:
+        """The form in which the model is taught to write calls of tools."""
+        if not self.has_tool_template:
+            return "words"
+        template = str(self.tokenizer.chat_template)
+        if "<tool_call>" in template:
+            return "blocks"
+        return "parameters" if '"parameters": ' in template else "arguments"
 
     def render(self, messages: Sequence[Message], tools: Sequence[Message] = ()) -> list[int]:
         """Returns the ids of ``messages`` followed by the opening of the assistant's turn. ``tools`` (schemas
@@ -76,19 +90,27 @@ class Chat:
 
     def encode(self, text: str) -> list[int]:
         """Returns the ids of plain text outside a message; a control string is ordinary characters."""
-        return list(self._plain.encode(text, add_special_tokens=False).ids)
+        # Of one text too, the batch form is the one that lets other threads run meanwhile.
+        return list(self._plain.encode_batch([text], add_special_tokens=False)[0].ids)
 
-    def fewest_tokens(self, messages: Sequence[Message]) -> int:
+    def fewest_tokens_of(self, text: str) -> int:
+        """Returns a number of tokens that ``encode(text)`` has at least, without encoding it."""
+        return 0 if self._longest is None else len(text) // self._longest
+
+    def fewest_tokens(self, messages: Sequence[Message], tools: Sequence[Message] = ()) -> int:
         """Returns a number of tokens that a prompt of ``messages`` has at least, without encoding it. Text of
         the assistant and outer spaces do not count: a template may leave them out."""
         if self._longest is None:
             return 0
-        said = (message.get("content") for message in messages if message["role"] != "assistant")
+        said = [message.get("content") for message in messages if message["role"] != "assistant"]
+        if self._writes_whole_tools:
+            said += [part for tool in tools for part in _parts_of(tool)]
         return sum(len(text.strip()) for text in said if isinstance(text, str)) // self._longest
 
     def text(self, token_ids: Sequence[int]) -> str:
         """Returns the text of sampled tokens, without control tokens."""
-        return str(self.tokenizer.decode(list(token_ids), skip_special_tokens=True))
+        shown = [token for token in token_ids if token not in self._hidden]
+        return str(self.tokenizer.decode(shown, skip_special_tokens=True))
 
     def extend(
         self,
@@ -117,17 +139,38 @@ class Chat:
         if not self._tail_says(previous_ids, answer, finished):
             return None
         mark = self._mark([*new_messages, *tools])
-        before = self._text(previous_messages, mark, prompt=True, tools=tools)
-        upto = self._text(new_messages[: count + 1], mark, prompt=False, tools=tools)
-        whole = self._text(new_messages, mark, prompt=True, tools=tools)
+        rest = self._after_answer(previous_messages, answer, new_messages, mark, tools)
+        if rest is None:
+            return None
+        delta = self._encode(rest, mark)
+        return delta if finished else [self.end_of_turn, *delta]
+
+    def _after_answer(
+        self,
+        previous: Sequence[Message],
+        answer: Message,
+        new: Sequence[Message],
+        mark: str,
+        tools: Sequence[Message],
+    ) -> str | None:
+        """Returns what the template writes after the end of ``answer`` in the conversation ``new``; None if
+        the text up to there is another one than when the answer was given.
+
+        The answer in the new text is compared with its own words first: a template may write the last answer
+        of a conversation in another form (with an empty thought) than the same answer in the middle.
+        """
+        before = self._text(previous, mark, prompt=True, tools=tools)
+        whole = self._text(new, mark, prompt=True, tools=tools)
+        if not answer.get("tool_calls"):
+            exact = f"{before}{self._hide(answer.get('content') or '', mark)}{self._end_text}"
+            if whole.startswith(exact):
+                return whole[len(exact) :]
+        upto = self._text([*previous, answer], mark, prompt=False, tools=tools)
         cut = upto.rfind(self._end_text)
         if cut < len(before) or not upto.startswith(before):
             return None
         cut += len(self._end_text)
-        if whole[:cut] != upto[:cut]:
-            return None
-        delta = self._encode(whole[cut:], mark)
-        return delta if finished else [self.end_of_turn, *delta]
+        return whole[cut:] if whole[:cut] == upto[:cut] else None
 
     def _tail_says(self, previous_ids: Sequence[int], answer: Message, finished: bool) -> bool:
         ids = list(previous_ids[:-1] if finished else previous_ids)
@@ -169,6 +212,8 @@ class Chat:
     ) -> str:
         if not self.has_tool_template:
             messages, tools = in_words(messages, tools), ()
+        if self._folds:
+            messages = alternating(messages)
         hidden = [{k: self._hide(v, mark) for k, v in message.items()} for message in messages]
         shown: dict[str, Any] = {"tools": [self._hide(tool, mark) for tool in tools]} if tools else {}
         rendered = self.tokenizer.apply_chat_template(
@@ -176,19 +221,35 @@ class Chat:
         )
         return str(rendered)
 
-    def _shows_tools(self) -> bool:
-        """Reports if the template writes the name of a tool passed to it."""
-        function = {"name": "probe_tool_zq", "description": "d", "parameters": {"type": "object"}}
+    def _accepts(self, role: str) -> bool:
+        """Reports if the template takes a message of ``role`` in its usual place."""
+        talk = [{"role": "user", "content": "A"}, {"role": "assistant", "content": "B"}]
+        odd = {"role": role, "content": "C"}
         try:
-            text = self.tokenizer.apply_chat_template(
-                [{"role": "user", "content": "A"}],
-                tools=[{"type": "function", "function": function}],
-                tokenize=False,
-                add_generation_prompt=True,
+            self._text([odd, *talk] if role == "system" else [*talk, odd], "", prompt=True)
+        except Exception:  # templates raise what they like
+            return False
+        return True
+
+    def _shows_tools(self) -> tuple[bool, bool]:
+        """Reports if the template writes the name of a tool passed to it, and if the prompt has the whole
+        schema and description: some templates write only the keywords that they know."""
+        parameters = {"type": "object", "probe_key_zq": {"probe_item_zq": [1]}}
+        function = {"name": "probe_tool_zq", "description": "probe_words_zq", "parameters": parameters}
+        try:
+            text = str(
+                self.tokenizer.apply_chat_template(
+                    [{"role": "user", "content": "A"}],
+                    tools=[{"type": "function", "function": function}],
+                    tokenize=False,
+                    add_generation_prompt=True,
+                )
             )
         except Exception:  # a template that cannot handle tools at all
-            return False
-        return "probe_tool_zq" in str(text)
+            text = ""
+        if "probe_tool_zq" not in text:
+            return False, True  # ``in_words`` writes all of it
+        return True, all(word in text for word in ("probe_key_zq", "probe_item_zq", "probe_words_zq"))
 
     def _encode(self, text: str, mark: str) -> list[int]:
         """Encodes text: control strings of the template become their ids, all else plain characters."""
@@ -197,9 +258,27 @@ class Chat:
             if piece in self._control:
                 ids.append(self._control[piece])
             elif piece:
-                # Of one text too, the batch form is the one that lets other threads run meanwhile.
-                ids += self._plain.encode_batch([piece.replace(mark, "")], add_special_tokens=False)[0].ids
+                ids += self.encode(piece.replace(mark, ""))
         return ids
+
+
+def _parts_of(tool: Message) -> list[Any]:
+    """Returns the long texts of a tool, each as short as a template may write it."""
+    function = tool["function"]
+    shortest = json.dumps(function.get("parameters") or {}, ensure_ascii=False, separators=(",", ":"))
+    return [shortest, function.get("description")]
+
+
+def _end_ids(tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
+    """Returns the ids that end a text: the tokenizer's, and those that the model's files name."""
+    found = [tokenizer.eos_token_id]
+    for name in ("generation_config.json", "config.json"):
+        path = Path(str(tokenizer.name_or_path)) / name
+        if path.is_file():
+            given = json.loads(path.read_bytes()).get("eos_token_id")
+            found += given if isinstance(given, list) else [given]
+            break
+    return frozenset(token for token in found if isinstance(token, int))
 
 
 class Text:

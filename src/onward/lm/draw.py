@@ -7,9 +7,13 @@ rows of the batch.
 
 from __future__ import annotations
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from onward.lm.request import Alternatives
 
 BLOCK = 256  # width of each of the two levels in the search of the inverse distribution function
 
@@ -20,9 +24,12 @@ def draw(
     temperature: Tensor | None = None,
     top_k: list[int | None] | None = None,
     top_p: list[float] | None = None,
+    likeliest: list[Alternatives] | None = None,
+    alternatives: int = 0,
 ) -> tuple[Tensor, Tensor]:
     """Returns tokens and log-probs, both (rows,), for ``logits`` (rows, vocab), which are overwritten.
-    ``temperature`` None means 1 for all; 0 takes the most probable token with log-prob 0 (a point mass)."""
+    ``temperature`` None means 1 for all; 0 takes the most probable token with log-prob 0 (a point mass).
+    ``likeliest`` receives for each row its ``alternatives`` likeliest tokens."""
     logits = logits.float()
     greedy = None
     if temperature is not None:
@@ -36,7 +43,19 @@ def draw(
     if greedy is not None and bool(greedy.any()):
         tokens = torch.where(greedy, logits.argmax(-1), tokens)
         logp = torch.where(greedy, 0.0, logp)
+    if likeliest is not None:
+        if greedy is not None and bool(greedy.any()):
+            point = torch.zeros_like(probs).scatter_(1, tokens[:, None], 1.0)
+            probs = torch.where(greedy[:, None], point, probs)
+        likeliest += _likeliest(probs, alternatives)
     return tokens, logp
+
+
+def _likeliest(probs: Tensor, count: int) -> list[Alternatives]:
+    """Returns for each row the likeliest tokens of nonzero probability, the likeliest first."""
+    best = probs.topk(min(count, probs.shape[-1]))
+    rows = zip(best.indices.tolist(), best.values.log().tolist(), strict=True)
+    return [[pair for pair in zip(*row, strict=True) if pair[1] > -math.inf] for row in rows]
 
 
 def _invert(probs: Tensor, uniforms: Tensor) -> Tensor:

@@ -13,20 +13,21 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from onward.lm.kernels import product
+from onward.lm.kernels import product, soft_cap
 
 CHUNK = 64
 
 
 def token_logprobs(
-    hidden: Tensor, head: Tensor, targets: Tensor, temperature: Tensor
+    hidden: Tensor, head: Tensor, targets: Tensor, temperature: Tensor, *, cap: float | None = None
 ) -> tuple[Tensor, Tensor]:
     """``(logp, entropy)`` in nats, both (positions,) float32, without a graph. logp = log
-    softmax(hidden·headᵀ / T)[target]; entropy is that of the same distribution."""
+    softmax(hidden·headᵀ / T)[target]; entropy is that of the same distribution. ``cap`` is
+    ``Shape.logit_cap``."""
     logp, entropy = _results(hidden)
     with torch.no_grad():
         for part in _chunks(len(hidden)):
-            _softmax(hidden[part], head, targets[part], temperature[part], logp[part], entropy[part])
+            _softmax(hidden[part], head, targets[part], temperature[part], logp[part], entropy[part], cap)
     return logp, entropy
 
 
@@ -39,6 +40,7 @@ def backward_logprobs(
     *,
     entropy_slope: Tensor | None = None,
     also: Tensor | None = None,
+    cap: float | None = None,
 ) -> tuple[Tensor, Tensor]:
     """As ``token_logprobs``, and backpropagates a loss through ``head`` and ``hidden`` to the parameters.
 
@@ -51,7 +53,9 @@ def backward_logprobs(
     gradient = torch.empty_like(states)
     with torch.no_grad():
         for part in _chunks(len(hidden)):
-            probs = _softmax(states[part], head, targets[part], temperature[part], logp[part], entropy[part])
+            probs, capped = _softmax(
+                states[part], head, targets[part], temperature[part], logp[part], entropy[part], cap
+            )
             scale = slope(logp[part], part) / temperature[part]
             if entropy_slope is None:
                 dlogits = probs.mul_(-scale[:, None])  # d logp / d logits = (onehot - p) / T
@@ -60,6 +64,8 @@ def backward_logprobs(
                 surprise = probs.clamp_min(1e-30).log() + entropy[part, None]
                 dlogits = probs * (-scale[:, None] - strength * surprise)
             dlogits[torch.arange(len(scale), device=scale.device), targets[part]] += scale
+            if capped is not None and cap is not None:  # d cap·tanh(x / cap) / d x = 1 - tanh²
+                dlogits.mul_(1 - (capped / cap) ** 2)
             gradient[part] = product(dlogits.to(head.dtype), head.t())
             if head.requires_grad:
                 _accumulate(head, dlogits, states[part])
@@ -89,14 +95,25 @@ def _chunks(count: int) -> Iterator[slice]:
 
 
 def _softmax(
-    hidden: Tensor, head: Tensor, targets: Tensor, temperature: Tensor, logp: Tensor, entropy: Tensor
-) -> Tensor:
-    """Returns probabilities (positions, vocab); fills ``logp`` and ``entropy``."""
+    hidden: Tensor,
+    head: Tensor,
+    targets: Tensor,
+    temperature: Tensor,
+    logp: Tensor,
+    entropy: Tensor,
+    cap: float | None,
+) -> tuple[Tensor, Tensor | None]:
+    """Returns probabilities (positions, vocab), and the capped logits if there is a cap; fills ``logp`` and
+    ``entropy``."""
     logits = product(hidden, head).float()
+    capped = None
+    if cap is not None:
+        capped = soft_cap(logits, cap)
+        logits = capped.clone()
     if not bool((temperature == 1).all()):
         logits.div_(temperature[:, None])
     logits = logits.log_softmax(-1)
     probs = logits.exp()
     logp.copy_(logits.gather(1, targets[:, None]).squeeze(1))
     entropy.copy_(logits.mul_(probs).sum(-1).neg_())
-    return probs
+    return probs, capped

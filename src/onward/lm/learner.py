@@ -21,11 +21,10 @@ from onward.errors import ConfigError
 from onward.lm import losses
 from onward.lm.batches import Batches, Prepared
 from onward.lm.cursor import Cursor
-from onward.lm.head import backward_logprobs
+from onward.lm.model import LanguageModel
 from onward.lm.objective import KlCoefficient, PolicyObjective
 from onward.lm.options import CriticConfig, LearnerConfig
-from onward.lm.packing import Packed
-from onward.lm.policy import Policy
+from onward.lm.packing import Wanted
 from onward.lm.saved import load_state, save_state, trained_tensors
 from onward.lm.statistics import PartStatistics, StepMetrics, StepStatistics
 from onward.lm.stepper import Stepper, Stepping
@@ -36,6 +35,12 @@ __all__ = ["STATE_FILE", "CriticConfig", "Learner", "LearnerConfig", "StepMetric
 
 STATE_FILE = "learner.pt"
 
+MISMATCH = 2e-4
+"""Mean of |log π − log μ| in nats, before the first step, above which a sampler's log-probs are not the
+learner's own. Another order of sums in float32 gives 1e-6 to 1e-5, bfloat16 on a trained network 0.03."""
+_COMPARED = 16
+"""Rows that are compared to find out."""
+
 PerToken = Sequence[float | Sequence[float] | Tensor]
 
 
@@ -43,7 +48,7 @@ class Learner(Stepping):
     """Owns the optimiser of one resident adapter, and of its critic if ``config.critic`` is set. With
     ``adapter`` None all weights are trained in place; otherwise the base weights are never changed."""
 
-    def __init__(self, policy: Policy, adapter: str | None, config: LearnerConfig) -> None:
+    def __init__(self, policy: LanguageModel, adapter: str | None, config: LearnerConfig) -> None:
         if adapter is None and config.kl_coef > 0 and config.kl_reference == "base":
             raise ConfigError(
                 "Training all weights leaves no base to stay close to: use kl_reference = 'start', or an "
@@ -63,7 +68,7 @@ class Learner(Stepping):
             if config.critic is None
             else config.critic.learning_rate / policy.shape.hidden**0.5,
         )
-        self.stepper.scale_for(policy.weights.norm.dtype)
+        self.stepper.scale_for(policy.torch_dtype)
         self.kl = KlCoefficient(config.kl_coef, config.kl_target)
         self.updates = 0
         self.cursor = Cursor(
@@ -73,6 +78,7 @@ class Learner(Stepping):
             warmup_steps=config.warmup_steps,
             max_steps=config.max_steps,
         )
+        self._active = config  # with the importance cap of the current update
         self._fixed: dict[str, Any] = {}  # values fixed during the current update, see ``open``
         self._opened: Sequence[TokenRow] | None = None
         self._batches: Batches | None = None
@@ -105,7 +111,9 @@ class Learner(Stepping):
             config.gradient_checkpointing,
         )
         self._opened = rows
-        needs_start = config.importance_cap is not None or config.behaviour == "recompute"
+        self._once("cap", self._importance_cap)
+        self._active = replace(config, importance_cap=self._fixed["cap"])
+        needs_start = self._active.importance_cap is not None or config.behaviour == "recompute"
         penalty = config.kl_coef > 0
         if needs_start or (penalty and (config.kl_reference == "start" or config.kl_in == "reward")):
             self._once("start", lambda b: b.logprobs(self.name))
@@ -116,6 +124,19 @@ class Learner(Stepping):
     def _once(self, name: str, made: Any) -> None:
         if name not in self._fixed:
             self._fixed[name] = made(self._batches)
+
+    def _importance_cap(self, batches: Batches) -> float | None:
+        """Returns the cap on importance weights of this update, None for no weights."""
+        config = self.config
+        looks = config.importance_cap is None and config.behaviour == "recorded"
+        if config.mismatch_cap is None or not looks or self.cursor.done:  # done: an older version's state
+            return config.importance_cap
+        count = len(batches.prepared.rows)
+        some = range(0, count, -(-count // _COMPARED))
+        recorded = [row.logprobs[t] for row in (batches.prepared.rows[i] for i in some) for t in row.trained]
+        own = torch.cat(batches.logprobs(self.name, some))
+        self._fixed["mismatch"] = float((own - torch.tensor(recorded)).abs().mean())
+        return config.mismatch_cap if self._fixed["mismatch"] > MISMATCH else None
 
     def reward_penalty(self) -> list[Tensor] | None:
         """Returns β k1 per trained token of each opened row, to subtract from its reward; None without such a
@@ -229,9 +250,11 @@ class Learner(Stepping):
         if learning:
             norm, taken = self.stepper.step(seen.loss + seen.value_loss)
             if self.name is None:
-                self.policy.weights.unpack()
-        metrics = seen.metrics(self.cursor.done + 1, self.cursor.total, norm, not taken, coef, config)
+                self.policy.drop_copies()
+        metrics = seen.metrics(self.cursor.done + 1, self.cursor.total, norm, not taken, coef, self._active)
         metrics = replace(metrics, held_out_explained_variance=float(self._fixed.get("explained", 0.0)))
+        if self._active.importance_cap is None and "mismatch" in self._fixed:
+            metrics = replace(metrics, logprob_difference=self._fixed["mismatch"])
         if "reference" in self._fixed:
             self.kl.observe(metrics.reference_kl)
         return metrics
@@ -275,9 +298,8 @@ class Learner(Stepping):
             )
             seen.value_loss += loss
         exploring = config.entropy_coef > 0
-        logp, entropy = backward_logprobs(
+        logp, entropy = self.policy.backward_logprobs(
             hidden,
-            self.policy.weights.head,
             packed.targets,
             packed.temperature,
             objective.slope,
@@ -292,9 +314,9 @@ class Learner(Stepping):
             PartStatistics(logp, old, behaviour, objective.advantages, entropy, importance, reference)
         )
 
-    def _ratios(self, packed: Packed, start: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _ratios(self, packed: Wanted, start: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Returns (log μ, denominator of the clipped ratio, importance weight), per trained token."""
-        config = self.config
+        config = self._active
         behaviour = start if config.behaviour == "recompute" else packed.behaviour
         if config.importance_cap is None:
             return behaviour, behaviour, torch.ones_like(behaviour)
@@ -341,4 +363,4 @@ class Learner(Stepping):
         self.updates, self.cursor.done = int(state["updates"]), int(state["cursor"])
         self._fixed, self._opened, self._batches = dict(state["fixed"]), None, None
         if self.name is None:
-            self.policy.weights.unpack()
+            self.policy.drop_copies()

@@ -87,6 +87,9 @@ class LearnerConfig:
     """None: bypass, the clipped ratio is π/μ. A number: decoupled, the ratio is π/π_start, weighted by w =
     min(π_start/μ, cap).
     """
+    mismatch_cap: float | None = None
+    """``importance_cap`` of an update whose recorded log-probs are not the learner's own, since the sampler
+    has another precision or is another engine; a sample of the rows shows it. None: no sample is taken."""
     importance_floor: float | None = None
     """Drops tokens with w outside [floor, cap] instead of truncating w."""
     importance_level: Literal["token", "sequence"] = "token"
@@ -125,6 +128,7 @@ class LearnerConfig:
             kl_target=self.kl_target is None or self.kl_target > 0,
             behaviour=self.behaviour in ("recorded", "recompute"),
             importance_cap=self.importance_cap is None or self.importance_cap > 0,
+            mismatch_cap=self.mismatch_cap is None or self.mismatch_cap > 0,
             importance_floor=self.importance_floor is None or self.importance_floor > 0,
             importance_level=self.importance_level in ("token", "sequence"),
             normaliser=self.normaliser in ("token", "sequence", "constant"),

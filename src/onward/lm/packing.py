@@ -9,15 +9,18 @@ keys.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from functools import cache
+from typing import Any, TypeVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
+from onward.lm.kernels import attention
 from onward.lm.network import Shape
+from onward.lm.sharing import Run
 from onward.lm.tokens import TokenRow
+
+Item = TypeVar("Item")
 
 
 class _Take(torch.autograd.Function):
@@ -48,34 +51,17 @@ class _Untake(torch.autograd.Function):
         return out.index_copy_(0, ctx.saved_tensors[0], grad), None
 
 
-def _causal(length: int, before: int, device: torch.device) -> Tensor:
-    """Returns a (length, before + length) additive mask: a query sees itself and all earlier tokens."""
+def _cast(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    return None if mask is None else mask.to(dtype)
+
+
+def _causal(length: int, before: int, device: torch.device, window: int | None = None) -> Tensor:
+    """Returns a (length, before + length) additive mask: a query sees itself and all earlier tokens, or only
+    the last ``window`` of them."""
     allowed = torch.ones(length, before + length, dtype=torch.bool).tril(before)
+    if window is not None:
+        allowed = allowed.triu(before + 1 - window)
     return torch.zeros(length, before + length).masked_fill(~allowed, float("-inf")).to(device)
-
-
-def common_prefix(rows: Sequence[TokenRow]) -> int:
-    """Returns the length of the prefix that all rows share, short of each row's last context token. The token
-    before a row's first sampled token stays outside, since its logits are needed per row."""
-    if not rows:
-        return 0
-    limit = min((row.sampled.index(True) if True in row.sampled else len(row)) for row in rows) - 1
-    first, *others = (row.ids for row in rows)
-    limit = max(limit, 0)
-    for ids in others:
-        n = 0
-        while n < limit and ids[n] == first[n]:
-            n += 1
-        limit = n
-    return limit
-
-
-@dataclass(frozen=True)
-class Run:
-    """Neighbouring rows that begin with the same ``shared`` tokens."""
-
-    rows: int
-    shared: int
 
 
 class _Padding:
@@ -83,30 +69,63 @@ class _Padding:
 
     def __init__(self, lengths: Sequence[int], before: int, extra: int, device: torch.device) -> None:
         self.count, self.width, self.total = len(lengths), max(lengths), sum(lengths)
-        self.extra = extra
-        """Tokens of the run's own prompt, after the prefix of all."""
+        self.before, self.extra = before, extra
+        """Tokens of the prefix of all, and of the run's own prompt after it."""
         n = torch.tensor(lengths)
         column = torch.arange(self.width)
         inside = column[None, :] < n[:, None]
         first = n.cumsum(0) - n
         self.to_padded = torch.where(inside, first[:, None] + column, 0).flatten().to(device)
-        places = torch.arange(self.count * self.width).view(self.count, self.width)
-        self.to_stream = places[inside].to(device)
+        places = [row * self.width + at for row, length in enumerate(lengths) for at in range(length)]
+        self.to_stream = torch.tensor(places, device=device)
         self.mask = _causal(self.width, before + extra, device)
         self.prompt_mask = _causal(extra, before, device) if extra else None
 
+    def masks(self, group: int, window: int | None) -> tuple[Tensor | None, Tensor]:
+        """Returns the masks of the run's prompt and of its rests, repeated for each head of a group."""
+        prompt, rests, device = self.prompt_mask, self.mask, self.mask.device
+        if window is not None:
+            rests = _causal(self.width, self.before + self.extra, device, window)
+            prompt = None if prompt is None else _causal(self.extra, self.before, device, window)
+        return None if prompt is None else prompt.repeat(group, 1), rests.repeat(group, 1)
 
-class Packed:
+
+_Masks = tuple[Tensor | None, list[tuple[Tensor | None, Tensor]]]
+"""Mask of the prefix of all; of each run, those of its prompt and of its rests."""
+
+
+class Wanted:
+    """The log-probs that are wanted of ``rows``: one per sampled token, row by row, in token order.
+
+    ``places`` are their (row, position), and ``targets``, ``row_of``, ``behaviour`` and ``temperature`` are
+    aligned with them; ``counts`` is their number per row.
+    """
+
+    def __init__(self, rows: Sequence[TokenRow], device: torch.device) -> None:
+        self.places = [(r, t) for r, row in enumerate(rows) for t in range(1, len(row)) if row.sampled[t]]
+        self.counts = [0] * len(rows)
+        for r, _ in self.places:
+            self.counts[r] += 1
+        targets = [rows[r].ids[t] for r, t in self.places]
+        behaviour = [rows[r].logprobs[t] for r, t in self.places]
+        temperature = [rows[r].temperature for r, _ in self.places]
+        self.targets = torch.tensor(targets, dtype=torch.long, device=device)
+        self.row_of = torch.tensor([r for r, _ in self.places], dtype=torch.long, device=device)
+        self.behaviour = torch.tensor(behaviour, dtype=torch.float32, device=device)
+        self.temperature = torch.tensor(temperature, dtype=torch.float32, device=device)
+
+
+class Packed(Wanted):
     """One micro-batch: token ids, positions, attention layout, and the positions of the wanted log-probs.
 
     The first ``prefix`` tokens (the same in all rows) appear once, and so do the further tokens that a run of
-    ``runs`` shares (without ``runs``: none). ``at`` indexes stream positions whose next token was sampled;
-    ``targets``, ``row_of``, ``behaviour``, ``temperature`` are aligned with it, row by row, in token order.
+    ``runs`` shares (without ``runs``: none). ``at`` indexes the stream positions whose next token is wanted.
     """
 
     def __init__(
         self, rows: Sequence[TokenRow], prefix: int, device: torch.device, runs: Sequence[Run] | None = None
     ) -> None:
+        Wanted.__init__(self, rows, device)
         runs = [Run(len(rows), prefix)] if runs is None else runs
         shared = [run.shared for run in runs for _ in range(run.rows)]
         if not rows or len(shared) != len(rows) or min(shared) < prefix:
@@ -121,29 +140,18 @@ class Packed:
         for first, run in zip(first_of_run, runs, strict=True):
             ids += rows[first].ids[prefix : run.shared]
             positions += range(prefix, run.shared)
-        at, targets, row_of, behaviour, temperature = [], [], [], [], []
-        for r, (row, begin) in enumerate(zip(rows, shared, strict=True)):
-            start = len(ids)
+        begins = []
+        for row, begin in zip(rows, shared, strict=True):
+            begins.append(len(ids) - begin)
             ids += row.ids[begin:]
             positions += range(begin, len(row))
-            for t in range(max(begin, 1), len(row)):
-                if row.sampled[t]:
-                    if t == begin:
-                        raise ValueError("what is shared must end before the last context token")
-                    at.append(start + t - 1 - begin)
-                    targets.append(row.ids[t])
-                    row_of.append(r)
-                    behaviour.append(row.logprobs[t])
-                    temperature.append(row.temperature)
+        if any(t <= shared[r] for r, t in self.places):
+            raise ValueError("what is shared must end before the last context token")
+        at = [begins[r] + t - 1 for r, t in self.places]
         self.total = len(ids)
-        self.counts = [sum(row.sampled[max(n, 1) :]) for row, n in zip(rows, shared, strict=True)]
         self.ids = torch.tensor(ids, device=device)
         self.positions = torch.tensor(positions, device=device)
         self.at = torch.tensor(at, dtype=torch.long, device=device)
-        self.targets = torch.tensor(targets, dtype=torch.long, device=device)
-        self.row_of = torch.tensor(row_of, dtype=torch.long, device=device)
-        self.behaviour = torch.tensor(behaviour, dtype=torch.float32, device=device)
-        self.temperature = torch.tensor(temperature, dtype=torch.float32, device=device)
         self._runs = [
             _Padding(self.lengths[first : first + run.rows], prefix, run.shared - prefix, device)
             for first, run in zip(first_of_run, runs, strict=True)
@@ -157,14 +165,17 @@ class Packed:
 
     def attend(self, shape: Shape) -> Any:
         """Returns the ``Attend`` of this layout. Shared tokens see themselves and the tokens before them. A
-        row sees its shared tokens and its own past."""
+        row sees its shared tokens and its own past. In a layer with a window, only its last tokens count."""
         h, kv, g, d = shape.heads, shape.kv_heads, shape.group, shape.head_dim
         sizes = [self.prefix, *(run.extra for run in self._runs), *(run.total for run in self._runs)]
-        prefix_mask = None if self._prefix_mask is None else self._prefix_mask.repeat(g, 1)
-        masks = [
-            (None if run.prompt_mask is None else run.prompt_mask.repeat(g, 1), run.mask.repeat(g, 1))
-            for run in self._runs
-        ]
+        longest = self.prefix + max(run.extra + run.width for run in self._runs)
+        windows = [window if window is not None and window < longest else None for window in shape.windows]
+
+        @cache
+        def masks_for(window: int | None, dtype: torch.dtype) -> _Masks:
+            """Returns the masks for all heads of a group, in the dtype of the queries."""
+            prefix, runs = self._masks(g, window)
+            return _cast(prefix, dtype), [(_cast(prompt, dtype), rest.to(dtype)) for prompt, rest in runs]
 
         def grouped(qkv: Tensor, count: int, length: int) -> tuple[Tensor, Tensor, Tensor]:
             x = qkv.view(count, length, h + 2 * kv, d)
@@ -179,10 +190,11 @@ class Packed:
             if before:
                 k = torch.cat([*(one.expand(count, -1, -1, -1) for one, _ in before), k], dim=2)
                 v = torch.cat([*(one.expand(count, -1, -1, -1) for _, one in before), v], dim=2)
-            o = F.scaled_dot_product_attention(q, k, v, attn_mask=mask.to(q.dtype))
+            o = attention(q, k, v, mask, shape.attention_scale, shape.attention_cap)
             return o.view(count, kv, g, length, d).permute(0, 3, 1, 2, 4).reshape(count * length, h * d)
 
-        def attend(_: int, qkv: Tensor) -> Tensor:
+        def attend(layer: int, qkv: Tensor) -> Tensor:
+            prefix_mask, masks = masks_for(windows[layer], qkv.dtype)
             first, *parts = qkv.split(sizes)
             prompts, rests = parts[: len(self._runs)], parts[len(self._runs) :]
             outputs: list[Tensor] = []
@@ -206,3 +218,23 @@ class Packed:
             return torch.cat(outputs) if len(outputs) > 1 else outputs[0]
 
         return attend
+
+    def _masks(self, group: int, window: int | None) -> _Masks:
+        prefix = self._prefix_mask
+        if prefix is not None:
+            prefix = prefix if window is None else _causal(self.prefix, 0, prefix.device, window)
+            prefix = prefix.repeat(group, 1)
+        return prefix, [run.masks(group, window) for run in self._runs]
+
+
+def split_by_tokens(items: Sequence[Item], lengths: Sequence[int], limit: int) -> list[list[Item]]:
+    """Cuts ``items`` into runs whose ``lengths`` sum to at most ``limit`` (at least one item each)."""
+    runs: list[list[Item]] = []
+    used = limit + 1
+    for item, length in zip(items, lengths, strict=True):
+        if used + length > limit:
+            runs.append([])
+            used = 0
+        runs[-1].append(item)
+        used += length
+    return runs

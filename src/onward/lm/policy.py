@@ -7,80 +7,85 @@ disk is in transformers' and peft's layout, so that any other engine can load it
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from functools import cached_property
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
-from onward.errors import ConfigError, ConflictError, NotFoundError
-from onward.lm.adapter_files import BLOCK
-from onward.lm.adapters import STACKS, Adapter
-from onward.lm.head import token_logprobs
-from onward.lm.network import Layer, Segment, Shape, Weights, final_norm, rope_table, run_layers
-from onward.lm.packing import Packed, common_prefix
-from onward.lm.sizes import folder_digest
+from onward.errors import ConfigError
+from onward.lm.adapters import Adapter
+from onward.lm.families.rotary import BOUNDED, rope_table
+from onward.lm.head import backward_logprobs, token_logprobs
+from onward.lm.layout import load_weights, to_transformers
+from onward.lm.loaded_model import LoadedModel
+from onward.lm.model_path import ComputePath
+from onward.lm.network import Segment, Shape, Weights, final_norm, run_layers
+from onward.lm.packing import Packed
+from onward.lm.precision import place
+from onward.lm.sharing import common_prefix
 from onward.lm.tokens import TokenRow
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+GENERATION = "generation_config.json"
+"""File with the ids that end an answer, besides the tokenizer's."""
 
 
-class Policy:
+class Policy(LoadedModel[Adapter]):
     """Weights, tokenizer and resident adapters. Not safe for use from several threads at once."""
+
+    path: ComputePath = "fast"
+    reason = "Onward's own forward pass knows this network"
+    notes: Sequence[str] = ()
 
     def __init__(self, shape: Shape, weights: Weights, folder: Path, device: torch.device) -> None:
         self.shape = shape
         self.weights = weights
         self.folder = folder
         self.device = device
-        self.adapters: dict[str, Adapter] = {}
-        self._angles = rope_table(shape, min(shape.max_positions, 1024), device)
+        self._adapters: dict[str, Adapter] = {}
+        self._angles: list[Tensor] = []
+        self._tabulate(min(shape.max_positions, 1024))
 
     @classmethod
     def load(cls, folder: Path, *, device: str = "cpu", dtype: str = "float32") -> Policy:
-        """Reads a transformers folder with a Llama-shaped network in safetensors. Raises ConfigError for
-        other content. On CPUs float32 is by far the fastest."""
+        """Reads a transformers folder with a dense decoder of a known family in safetensors. Raises
+        ConfigError for other content, or a device that is not here. ``precision.place`` decides what "auto"
+        means."""
         folder = Path(folder)
         shape = Shape.read(folder)
-        where = torch.device(device)
-        files = sorted(folder.glob("*.safetensors"))
-        if not files:
-            raise ConfigError(f"{folder} has no .safetensors file: convert the weights to safetensors first.")
-        kind = getattr(torch, dtype)
-        try:
-            with torch.inference_mode(False):  # in-place writes must be counted in any mode
-                raw = {name: t.to(where, kind) for file in files for name, t in load_file(file).items()}
-                weights = _from_transformers(shape, raw)
-        except KeyError as missing:
-            raise ConfigError(
-                f"The weights in {folder} have no tensor {missing}: the file is incomplete or not of a Llama "
-                f"network."
-            ) from None
+        chosen = place(device, dtype, parameters=shape.parameters)
+        where = torch.device(chosen.device)
+        with torch.inference_mode(False):  # in-place writes must be counted in any mode
+            weights = load_weights(shape, folder, where, getattr(torch, chosen.dtype))
         return cls(shape, weights, folder, where)
 
-    @cached_property
-    def tokenizer(self) -> PreTrainedTokenizerBase:
-        from transformers import AutoTokenizer
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        return self.weights.norm.dtype
 
-        return AutoTokenizer.from_pretrained(self.folder, local_files_only=True)
+    @property
+    def adapters(self) -> Mapping[str, Adapter]:
+        return self._adapters
 
-    @cached_property
-    def base_digest(self) -> str:
-        return folder_digest(self.folder)
+    @property
+    def bytes_per_token(self) -> int:
+        """Bytes of the keys and values of one token."""
+        shape = self.shape
+        return 2 * shape.layers * shape.kv_heads * shape.head_dim * self.torch_dtype.itemsize
 
     def save(self, folder: Path) -> None:
         """Writes the base weights (after full-parameter training) and the tokenizer to ``folder``."""
         folder.mkdir(parents=True, exist_ok=True)
-        raw = {
-            k: v.detach().cpu().contiguous() for k, v in _to_transformers(self.shape, self.weights).items()
-        }
+        raw = {k: v.detach().cpu().contiguous() for k, v in to_transformers(self.shape, self.weights).items()}
         save_file(raw, folder / "model.safetensors", metadata={"format": "pt"})
         config = json.loads((self.folder / "config.json").read_text())
+        config.pop("torch_dtype", None)  # its name before transformers 5
+        config["dtype"] = str(self.weights.norm.dtype).removeprefix("torch.")
         (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+        if (self.folder / GENERATION).is_file() and not (folder / GENERATION).exists():
+            shutil.copyfile(self.folder / GENERATION, folder / GENERATION)
         self.tokenizer.save_pretrained(folder)
 
     def new_adapter(
@@ -91,47 +96,57 @@ class Policy:
         layers: Sequence[int] | None = None,
         seed: int = 0,
         targets: Sequence[str] | None = None,
+        rslora: bool = False,
     ) -> Adapter:
-        """Creates an adapter that changes nothing yet; None means all ``layers``, all seven ``targets``."""
-        self._free(name)
+        """Creates an adapter that changes nothing yet; None means all ``layers``, and as ``targets`` all
+        projections of a block."""
+        self.refuse_loaded(name)
         chosen = range(self.shape.layers) if layers is None else layers
-        self.adapters[name] = Adapter(
-            self.shape, rank, alpha, chosen, self.device, seed, targets, self.weights.norm.dtype
+        self._adapters[name] = Adapter(
+            self.shape, rank, alpha, chosen, self.device, seed, targets, self.weights.norm.dtype, rslora
         )
-        return self.adapters[name]
+        return self._adapters[name]
 
     def add_adapter(self, name: str, folder: Path) -> Adapter:
         """Loads the peft adapter in ``folder`` and makes it resident under ``name``."""
-        self._free(name)
-        self.adapters[name] = Adapter.read(self.shape, Path(folder), self.device, self.weights.norm.dtype)
-        return self.adapters[name]
+        self.refuse_loaded(name)
+        self._adapters[name] = Adapter.read(self.shape, Path(folder), self.device, self.weights.norm.dtype)
+        return self._adapters[name]
 
     def save_adapter(self, name: str, folder: Path) -> None:
         self.adapter(name).save(Path(folder), base=self.folder.name)
 
     def remove_adapter(self, name: str) -> None:
         self.adapter(name)
-        del self.adapters[name]
+        del self._adapters[name]
 
-    def adapter(self, name: str) -> Adapter:
-        found = self.adapters.get(name)
-        if found is None:
-            raise NotFoundError(f"No adapter {name!r} is loaded: load it with add_adapter or use one of "
-                                f"{sorted(self.adapters)}.")  # fmt: skip
-        return found
+    def tensors(self) -> Iterator[Tensor]:
+        """Yields every distinct weight, for training all of them."""
+        return self.weights.tensors()
 
-    def _free(self, name: str) -> None:
-        if name in self.adapters:
-            raise ConflictError(
-                f"An adapter {name!r} is loaded already: remove it first or choose another name."
-            )
+    def drop_copies(self) -> None:
+        """Drops the packed copies of weights that have changed since."""
+        self.weights.unpack()
 
-    def angles(self, positions: Tensor) -> Tensor:
-        """Returns rotary factors (tokens, 1, head_dim / 2) for token ``positions``."""
+    def angles(self, positions: Tensor) -> list[Tensor]:
+        """Returns, for each of ``shape.ropes``, rotary factors (tokens, 1, rotated / 2) for ``positions``.
+
+        Raises ConfigError beyond the longest sequence if the factors of all tokens would change there.
+        """
         need = int(positions.max()) + 1 if len(positions) else 0
-        if need > len(self._angles):
-            self._angles = rope_table(self.shape, max(need, 2 * len(self._angles)), self.device)
-        return self._angles[positions]
+        if need > len(self._angles[0]):
+            if need > self.shape.max_positions and any(r.kind in BOUNDED for r in self.shape.ropes):
+                raise ConfigError(
+                    f"A row of {need} tokens is longer than the {self.shape.max_positions} for which this "
+                    f"network's rotary embedding is fixed: give shorter ones."
+                )
+            self._tabulate(max(need, 2 * len(self._angles[0])))
+        return [table[positions] for table in self._angles]
+
+    def _tabulate(self, length: int) -> None:
+        if any(rope.kind in BOUNDED for rope in self.shape.ropes):
+            length = min(length, self.shape.max_positions)
+        self._angles = [rope_table(rope, length, self.device) for rope in self.shape.ropes]
 
     def segments(self, adapter: str | None, count: int) -> list[Segment]:
         """Returns segments that put all ``count`` tokens under one adapter."""
@@ -139,7 +154,8 @@ class Policy:
 
     def embed(self, ids: Tensor) -> Tensor:
         """Returns the input of the first block, (tokens, hidden)."""
-        return self.weights.embedding[ids]
+        x, scale = self.weights.embedding[ids], self.shape.embedding_scale
+        return x if scale is None else x * torch.tensor(scale, dtype=x.dtype, device=x.device)
 
     def trunk(self, packed: Packed, last: int) -> Tensor:
         """Returns base hidden states (tokens, hidden) before block ``last``, where an adapter starts."""
@@ -174,75 +190,36 @@ class Policy:
         )
         return final_norm(self.shape, self.weights, x)
 
-    @torch.no_grad()
-    def logprobs(
-        self, rows: Sequence[TokenRow], adapter: str | None = None, *, micro_batch_tokens: int = 4096
-    ) -> list[Tensor]:
-        """Returns log π(token | past) of each row at its temperature: (length,), 0.0 where not sampled."""
-        result = [torch.zeros(len(row)) for row in rows]
-        order = [i for i in sorted(range(len(rows)), key=lambda i: len(rows[i])) if any(rows[i].sampled[1:])]
-        for chunk in split_by_tokens(order, [len(rows[i]) for i in order], micro_batch_tokens):
-            part = [rows[i] for i in chunk]
-            packed = Packed(part, common_prefix(part), self.device)
-            logp, _ = token_logprobs(
-                self.hidden(packed, adapter), self.weights.head, packed.targets, packed.temperature
-            )
-            for r, values in zip(chunk, logp.cpu().split(packed.counts), strict=True):
-                mask = torch.tensor(rows[r].sampled)
-                mask[0] = False
-                result[r][mask] = values
-        return result
+    def states(
+        self, rows: Sequence[TokenRow], adapter: str | None, *, recompute: bool = False
+    ) -> tuple[Packed, Tensor]:
+        """Returns ``rows`` packed with their common beginning, and ``hidden`` of them."""
+        packed = Packed(rows, common_prefix(rows), self.device)
+        return packed, self.hidden(packed, adapter, recompute=recompute)
 
+    def token_logprobs(self, states: Tensor, targets: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns ``(logp, entropy)`` as ``head.token_logprobs`` does, with this network's head."""
+        head, cap = self.weights.head, self.shape.logit_cap
+        return token_logprobs(states, head, targets, temperature, cap=cap)
 
-def split_by_tokens(items: Sequence[int], lengths: Sequence[int], limit: int) -> list[list[int]]:
-    """Cuts ``items`` into runs whose ``lengths`` sum to at most ``limit`` (at least one item each)."""
-    runs: list[list[int]] = []
-    used = limit + 1
-    for item, length in zip(items, lengths, strict=True):
-        if used + length > limit:
-            runs.append([])
-            used = 0
-        runs[-1].append(item)
-        used += length
-    return runs
-
-
-def _from_transformers(shape: Shape, raw: dict[str, Tensor]) -> Weights:
-    orders = {"q_proj": shape.rope_order(shape.heads), "k_proj": shape.rope_order(shape.kv_heads)}
-    layers = []
-    for i in range(shape.layers):
-        prefix = f"model.layers.{i}."
-        stacked: dict[str, Any] = {}
-        for field, names in STACKS.items():
-            parts = [raw[f"{prefix}{BLOCK[name]}.{name}.weight"] for name in names]
-            parts = [p[orders[n]] if n in orders else p for n, p in zip(names, parts, strict=True)]
-            stacked[field] = torch.cat(parts).contiguous()
-        layers.append(
-            Layer(
-                attention_norm=raw[prefix + "input_layernorm.weight"],
-                mlp_norm=raw[prefix + "post_attention_layernorm.weight"],
-                **stacked,
-            )
+    def backward_logprobs(
+        self,
+        states: Tensor,
+        targets: Tensor,
+        temperature: Tensor,
+        slope: Callable[[Tensor, slice], Tensor],
+        *,
+        entropy_slope: Tensor | None = None,
+        also: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Backpropagates as ``head.backward_logprobs`` does, through this network's head."""
+        return backward_logprobs(
+            states,
+            self.weights.head,
+            targets,
+            temperature,
+            slope,
+            entropy_slope=entropy_slope,
+            also=also,
+            cap=self.shape.logit_cap,
         )
-    embedding = raw["model.embed_tokens.weight"]
-    head = embedding if shape.tied else raw["lm_head.weight"]
-    return Weights(embedding, layers, raw["model.norm.weight"], head)
-
-
-def _to_transformers(shape: Shape, weights: Weights) -> dict[str, Tensor]:
-    orders = {"q_proj": shape.rope_order(shape.heads), "k_proj": shape.rope_order(shape.kv_heads)}
-    sizes = shape.projections()
-    raw = {"model.embed_tokens.weight": weights.embedding, "model.norm.weight": weights.norm}
-    for i, layer in enumerate(weights.layers):
-        prefix = f"model.layers.{i}."
-        raw[prefix + "input_layernorm.weight"] = layer.attention_norm
-        raw[prefix + "post_attention_layernorm.weight"] = layer.mlp_norm
-        for field, names in STACKS.items():
-            parts = getattr(layer, field).split([sizes[name][0] for name in names])
-            for name, part in zip(names, parts, strict=True):
-                if name in orders:
-                    part = part[torch.argsort(orders[name])]
-                raw[f"{prefix}{BLOCK[name]}.{name}.weight"] = part
-    if not shape.tied:
-        raw["lm_head.weight"] = weights.head
-    return raw

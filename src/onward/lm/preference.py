@@ -21,10 +21,10 @@ from torch import Tensor
 from onward.errors import ConfigError, TrainingError
 from onward.lm.batches import Batches, Prepared
 from onward.lm.cursor import SCHEDULES, Cursor, Schedule
-from onward.lm.head import backward_logprobs, token_logprobs
+from onward.lm.model import LanguageModel
 from onward.lm.options import refuse_out_of_range
+from onward.lm.packing import split_by_tokens
 from onward.lm.pairs import Pair
-from onward.lm.policy import Policy, split_by_tokens
 from onward.lm.saved import load_state, save_state, trained_tensors
 from onward.lm.stepper import Stepper, Stepping
 
@@ -109,7 +109,7 @@ def side_sums(log_ratios: Tensor, side_of: Tensor, sides: int, length_normalised
     return sums / counts.clamp_min(1.0)
 
 
-Reference = Callable[[], tuple[Policy, str | None]]
+Reference = Callable[[], tuple[LanguageModel, str | None]]
 """Loads another policy to refer to: its network, and the adapter of it that counts (None: no adapter)."""
 
 
@@ -117,7 +117,7 @@ class PreferenceLearner(Stepping):
     """Owns the optimiser of one resident adapter (None: all weights) and trains it on pairs."""
 
     def __init__(
-        self, policy: Policy, adapter: str | None, config: DpoConfig, other: Reference | None = None
+        self, policy: LanguageModel, adapter: str | None, config: DpoConfig, other: Reference | None = None
     ) -> None:
         """``other`` loads the policy that ``config.reference`` = 'other' refers to, when it is needed."""
         if adapter is None and config.reference == "base":
@@ -129,7 +129,7 @@ class PreferenceLearner(Stepping):
         self.policy, self.name, self.config = policy, adapter, config
         self.tensors = trained_tensors(policy, adapter)
         self.stepper = Stepper(list(self.tensors.values()), config.learning_rate, config.max_grad_norm)
-        self.stepper.scale_for(policy.weights.norm.dtype)
+        self.stepper.scale_for(policy.torch_dtype)
         self.cursor = Cursor(
             config.minibatch_pairs,
             config.epochs,
@@ -227,7 +227,7 @@ class PreferenceLearner(Stepping):
         for parameter, value in zip(self.tensors.values(), values, strict=True):
             parameter.copy_(value)
         if self.name is None:
-            self.policy.weights.unpack()
+            self.policy.drop_copies()
 
     def _step(
         self, batches: Batches, members: list[tuple[list[int], list[int]]], chosen: Sequence[int]
@@ -247,7 +247,7 @@ class PreferenceLearner(Stepping):
         self.stepper.scale_rate(self.cursor.rate_share)
         norm, taken = self.stepper.step(loss)
         if self.name is None:
-            self.policy.weights.unpack()
+            self.policy.drop_copies()
         better, worse = torch.cat(rewards).unbind(1)
         return PreferenceMetrics(
             self.cursor.done + 1,
@@ -272,9 +272,8 @@ class PreferenceLearner(Stepping):
             packed, hidden = batches.hidden(rows, self.name)
         side_of = torch.tensor(side_of_row, device=hidden.device)[packed.row_of]
         reference = torch.cat([self._fixed["reference"][i] for i in rows]).to(hidden.device)
-        head = self.policy.weights.head
         # the loss of a pair couples all of its tokens: its slope needs every log-prob before any gradient
-        logp, _ = token_logprobs(hidden.detach(), head, packed.targets, packed.temperature)
+        logp, _ = self.policy.token_logprobs(hidden.detach(), packed.targets, packed.temperature)
         with torch.enable_grad():
             leaf = logp.requires_grad_()
             sums = side_sums(leaf - reference, side_of, 2 * len(part), config.length_normalised)
@@ -282,7 +281,7 @@ class PreferenceLearner(Stepping):
             loss = dpo_loss(rewards[:, 0] - rewards[:, 1], config.label_smoothing).sum() * weight
             (slope,) = torch.autograd.grad(loss, leaf)
         slope = slope * scale
-        backward_logprobs(hidden, head, packed.targets, packed.temperature, lambda _, at: slope[at])
+        self.policy.backward_logprobs(hidden, packed.targets, packed.temperature, lambda _, at: slope[at])
         return float(loss.detach()), rewards.detach().cpu()
 
     def save(self, folder: Path) -> bool:
@@ -305,4 +304,4 @@ class PreferenceLearner(Stepping):
         self.cursor.done, self._fixed = int(state["cursor"]), dict(state["fixed"])
         self._start = list(state["start"]) or self._start  # empty: it was begun with another reference
         if self.name is None:
-            self.policy.weights.unpack()
+            self.policy.drop_copies()

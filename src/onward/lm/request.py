@@ -5,10 +5,18 @@ Needs no torch: an engine behind HTTP uses the same two types.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from onward.errors import OnwardError
+
+if TYPE_CHECKING:
+    from onward.lm.constrained import Grammar
+
+Alternatives = list[tuple[int, float]]
+"""The likeliest tokens at one position with their log-probs, the likeliest first."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +33,24 @@ class SampleRequest:
     adapter: str | None = None
     seed: int | None = None
     for_training: bool = False
-    """Refuses top_p, top_k and temperature 0: log-probs over a kept set are not those of the policy."""
+    """Refuses top_p, top_k, temperature 0 and every shaping of the logits: the log-probs are then not those
+    of the policy."""
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    """Token → a number that is added to its logit."""
+    grammar: Grammar | None = None
+    """The answer is a text of this language; log-probs are renormalised over the allowed tokens."""
+    stop_texts: Sequence[str] = ()
+    """The answer ends with the token that completes one of these. The token is part of the answer."""
+    alternatives: int = 0
+    """Likeliest tokens to return at each position, of the distribution that was drawn from."""
+
+    @property
+    def shapes_logits(self) -> bool:
+        return bool(
+            self.presence_penalty or self.frequency_penalty or self.logit_bias or self.grammar is not None
+        )
 
     def check(self, max_context: int, vocab: int | None = None) -> None:
         """Raises OnwardError when the request cannot be served as it is."""
@@ -45,6 +70,12 @@ class SampleRequest:
             problem = f"temperature {self.temperature}, top_p {self.top_p}, top_k {self.top_k}"
         elif min(self.prompt_ids) < 0 or (vocab is not None and max(self.prompt_ids) >= vocab):
             problem = f"a token id outside 0 to {'the vocabulary' if vocab is None else vocab - 1}"
+        elif vocab is not None and not all(0 <= token < vocab for token in self.logit_bias):
+            problem = f"a logit_bias for a token id outside 0 to {vocab - 1}"
+        elif not all(
+            map(math.isfinite, (self.presence_penalty, self.frequency_penalty, *self.logit_bias.values()))
+        ):
+            problem = "a penalty or bias that is not a finite number"
         if problem:
             raise OnwardError(
                 f"Request {self.request_id!r} has {problem}: expected a non-empty prompt that fits, at least "
@@ -56,14 +87,22 @@ class SampleRequest:
                 f"{self.top_p} and top_k {self.top_k}: sample from the full support (temperature above 0, "
                 f"top_p 1, no top_k), or the log-probs are not those of the policy."
             )
+        if self.for_training and self.shapes_logits:
+            raise OnwardError(
+                f"Request {self.request_id!r} is for training with penalties, a logit bias or a grammar: "
+                f"leave them out, or the log-probs are not those of the policy."
+            )
 
 
 @dataclass(frozen=True)
 class Sample:
-    """A finished answer; the stop token, if one was drawn, is the last of ``token_ids``."""
+    """A finished answer; the stop token, if one was drawn, or the token
+    that completed a stop string is the last of ``token_ids``."""
 
     request_id: str
     token_ids: list[int]
     logprobs: list[float]
     finish_reason: str
     """``stop`` or ``length``."""
+    alternatives: list[Alternatives] = field(default_factory=list)
+    """One entry for each token if the request asked for alternatives, else empty."""

@@ -7,19 +7,20 @@ that order whenever rows leave or are added. No key or value outlives the weight
 
 from __future__ import annotations
 
-from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from onward.lm.answers import Answer, AnswerQueue, draw_next
 from onward.lm.attention import decode_attend, prompt_attend
 from onward.lm.cache import PrefixStore, SlotCache, shared
-from onward.lm.draw import draw
-from onward.lm.kernels import product
+from onward.lm.constrained import MakeConstraint
+from onward.lm.kernels import product, soft_cap
 from onward.lm.network import Segment, final_norm, run_layers
+from onward.lm.packing import split_by_tokens
 from onward.lm.policy import Policy
 from onward.lm.request import Sample, SampleRequest
 from onward.lm.watch import Watch
@@ -28,25 +29,24 @@ MIN_SHARED = 8  # a common prefix shorter than this is not worth a pass of its o
 PREFILL_TOKENS = 2048  # most tokens computed in one pass over new prompts
 
 
-@dataclass(eq=False)
-class _Row:
-    request: SampleRequest
+@dataclass(eq=False, kw_only=True)
+class _Row(Answer):
     prompt: np.ndarray
-    weights: Any  # the fused adapter at admission, or None for the base
-    uniforms: np.ndarray
-    stop: frozenset[int]
+    weights: Any = None  # the fused adapter at admission, or None for the base
     slot: int = -1
     known: int = 0  # positions with keys and values in the slot
-    token_ids: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
 
     @property
     def ids(self) -> np.ndarray:
         """Tokens whose keys and values are in the cache."""
         return np.concatenate([self.prompt, np.asarray(self.token_ids, dtype=np.int64)])[: self.known]
 
+    def restart(self) -> None:
+        self.slot, self.known = -1, 0
+        super().restart()
 
-class Sampler:
+
+class Sampler(AnswerQueue[_Row]):
     """A sampler: ``submit`` adds requests; each ``step``, while ``busy``, decodes a token per running row."""
 
     def __init__(
@@ -56,57 +56,26 @@ class Sampler:
         max_context: int = 2048,
         *,
         prefix_cache_bytes: int = 512 << 20,
+        make_constraint: MakeConstraint | None = None,
     ) -> None:
+        """``make_constraint``: makes the constraints of grammars; None: llguidance, at the first of them."""
+        super().__init__(policy, max_batch, max_context, make_constraint)
         self.policy = policy
-        self.max_batch = max_batch
-        self.max_context = min(max_context, policy.shape.max_positions)
         self.computed_prompt_tokens = 0  # prompt tokens not found in a cache
         self._cache = SlotCache(policy.shape, policy.device, policy.weights.embedding.dtype)
         self._store = PrefixStore(prefix_cache_bytes)
         self._watch = Watch()
-        self._waiting: deque[_Row] = deque()
         self._rows: list[_Row] = []  # in slot order
         self._groups: list[tuple[int, int, int]] = []  # runs of rows of one adapter, see decode_attend
-        self._fresh = np.random.SeedSequence()
 
-    @property
-    def busy(self) -> bool:
-        return bool(self._waiting or self._rows)
+    def _running(self) -> list[_Row]:
+        return self._rows
 
-    @property
-    def running(self) -> int:
-        return len(self._rows)
+    def _new(self, request: SampleRequest) -> _Row:
+        return _Row(request=request, prompt=np.asarray(request.prompt_ids, dtype=np.int64))
 
-    def submit(self, request: SampleRequest) -> None:
-        """Queues a request. Raises OnwardError when it cannot be served (NotFoundError: no such adapter)."""
-        request.check(self.max_context, self.policy.shape.vocab)
-        if request.adapter is not None:
-            self.policy.adapter(request.adapter)
-        seed = self._fresh.spawn(1)[0] if request.seed is None else request.seed
-        generator = np.random.Generator(np.random.Philox(seed))
-        uniforms = generator.random(request.max_new_tokens, dtype=np.float32)
-        prompt = np.asarray(request.prompt_ids, dtype=np.int64)
-        self._waiting.append(_Row(request, prompt, None, uniforms, frozenset(request.stop_ids)))
-
-    @torch.inference_mode()
-    def cancel(self, request_id: str) -> bool:
-        """Drops a request; True when it was waiting or running."""
-        for row in self._waiting:
-            if row.request.request_id == request_id:
-                self._waiting.remove(row)
-                return True
-        for row in self._rows:
-            if row.request.request_id == request_id:
-                self._arrange([r for r in self._rows if r is not row], [])
-                return True
-        return False
-
-    def drawn(self, request_id: str) -> tuple[list[int], list[float]]:
-        """Returns tokens and log-probs of a running request so far; empty for a waiting or finished one."""
-        for row in self._rows:
-            if row.request.request_id == request_id:
-                return row.token_ids, row.logprobs
-        return [], []
+    def _drop(self, answer: _Row) -> None:
+        self._arrange([row for row in self._rows if row is not answer], [])
 
     @torch.inference_mode()
     def step(self) -> list[Sample]:
@@ -114,7 +83,9 @@ class Sampler:
         After a change of the base weights, running rows begin again with the new ones."""
         done: list[Sample] = []
         if self._watch.changed(self.policy.weights.tensors()):
-            self._begin_again()
+            self._store.keep_only([])
+            self._begin_again(self._rows)
+            self._rows, self._groups = [], []
         self.policy.weights.pack()
         if self._waiting and len(self._rows) < self.max_batch:
             self._admit(done)
@@ -126,13 +97,6 @@ class Sampler:
         """Drops cached prefixes of adapters that were removed or trained since, which frees their memory."""
         weights: list[object] = [None, *(a.fused() for a in self.policy.adapters.values())]
         self._store.keep_only(weights)
-
-    def _begin_again(self) -> None:
-        self._store.keep_only([])
-        for row in self._rows:
-            row.slot, row.known, row.token_ids, row.logprobs = -1, 0, [], []
-        self._waiting.extendleft(reversed(self._rows))
-        self._rows, self._groups = [], []
 
     # --- admission -------------------------------------------------------------------------------
 
@@ -214,7 +178,7 @@ class Sampler:
             at += n
             last.append(at - 1)
             row.known = upto
-        x = policy.weights.embedding[torch.from_numpy(ids).to(device)]
+        x = policy.embed(torch.from_numpy(ids).to(device))
         x = run_layers(
             policy.shape,
             policy.weights,
@@ -241,7 +205,7 @@ class Sampler:
         x = run_layers(
             policy.shape,
             policy.weights,
-            policy.weights.embedding[ids],
+            policy.embed(ids),
             policy.angles(positions),
             decode_attend(policy.shape, self._cache, positions, longest, self._groups),
             segments,
@@ -249,8 +213,9 @@ class Sampler:
         self._take(rows, self._logits(x), done)
 
     def _logits(self, x: Tensor) -> Tensor:
-        weights = self.policy.weights
-        return product(final_norm(self.policy.shape, weights, x), weights.head, weights.packed_head)
+        weights, shape = self.policy.weights, self.policy.shape
+        logits = product(final_norm(shape, weights, x), weights.head, weights.packed_head)
+        return logits if shape.logit_cap is None else soft_cap(logits.float(), shape.logit_cap)
 
     def _shared_groups(self) -> list[tuple[int, int, int]]:
         """Returns (first slot, end slot, common prompt prefix) for each run of rows of one adapter."""
@@ -263,25 +228,9 @@ class Sampler:
 
     def _take(self, rows: list[_Row], logits: Tensor, done: list[Sample]) -> None:
         """Draws one token for each row and retires the rows that are complete."""
-        device = logits.device
-        uniforms = torch.tensor([float(r.uniforms[len(r.token_ids)]) for r in rows], device=device)
-        requests = [r.request for r in rows]
-        temperature = None
-        if any(r.temperature != 1.0 for r in requests):
-            temperature = torch.tensor([r.temperature for r in requests], device=device)
-        top_k = [r.top_k for r in requests] if any(r.top_k is not None for r in requests) else None
-        top_p = [r.top_p for r in requests] if any(r.top_p < 1.0 for r in requests) else None
-        tokens, logp = draw(logits, uniforms, temperature, top_k, top_p)
-        finished: list[_Row] = []
-        for row, token, value in zip(rows, tokens.tolist(), logp.tolist(), strict=True):
-            row.token_ids.append(token)
-            row.logprobs.append(value)
-            reason = "stop" if token in row.stop else None
-            if reason is None and len(row.token_ids) == row.request.max_new_tokens:
-                reason = "length"
-            if reason is not None:
-                finished.append(row)
-                done.append(Sample(row.request.request_id, row.token_ids, row.logprobs, reason))
+        ended = draw_next(rows, logits)
+        done += [row.finished(reason) for row, reason in ended]
+        finished = [row for row, _ in ended]
         if finished:
             for row in finished:
                 self._store.put(row.ids, row.weights, self._cache.read(row.slot, row.known))
@@ -338,16 +287,8 @@ def _leaders(rows: list[_Row]) -> tuple[list[_Row], list[tuple[_Row, _Row]]]:
 
 def _chunks(rows: list[_Row]) -> list[list[_Row]]:
     """Splits rows, in slot order, into passes of at most ``PREFILL_TOKENS`` new tokens."""
-    chunks: list[list[_Row]] = []
-    used = PREFILL_TOKENS + 1
-    for row in sorted(rows, key=lambda r: r.slot):
-        new = len(row.prompt) - row.known
-        if used + new > PREFILL_TOKENS:
-            chunks.append([])
-            used = 0
-        chunks[-1].append(row)
-        used += new
-    return chunks
+    in_order = sorted(rows, key=lambda row: row.slot)
+    return split_by_tokens(in_order, [len(row.prompt) - row.known for row in in_order], PREFILL_TOKENS)
 
 
 def _extend_segments(segments: list[Segment], start: int, stop: int, weights: Any) -> None:

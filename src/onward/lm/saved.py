@@ -15,14 +15,14 @@ from torch import Tensor
 
 from onward.errors import ConfigError
 from onward.files import open_whole
-from onward.lm.policy import Policy
+from onward.lm.model import LanguageModel
 
 
-def trained_tensors(policy: Policy, adapter: str | None) -> dict[str, Tensor]:
+def trained_tensors(policy: LanguageModel, adapter: str | None) -> dict[str, Tensor]:
     """Returns the tensors that training ``adapter`` changes; with None every weight of the network."""
     if adapter is not None:
         return policy.adapter(adapter).params
-    return {f"weights.{i}": tensor for i, tensor in enumerate(policy.weights.tensors())}
+    return {f"weights.{i}": tensor for i, tensor in enumerate(policy.tensors())}
 
 
 def save_state(path: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:

@@ -17,10 +17,9 @@ import torch
 
 from onward.errors import TrainingError
 from onward.lm.cursor import SCHEDULES, Cursor, Schedule
-from onward.lm.head import backward_logprobs, token_logprobs
+from onward.lm.model import LanguageModel
 from onward.lm.options import refuse_out_of_range
-from onward.lm.packing import Packed, common_prefix
-from onward.lm.policy import Policy, split_by_tokens
+from onward.lm.packing import split_by_tokens
 from onward.lm.saved import load_state, save_state, trained_tensors
 from onward.lm.stepper import Stepper, Stepping
 from onward.lm.tokens import TokenRow
@@ -93,7 +92,7 @@ def warm_start_rows(
 class SupervisedLearner(Stepping):
     """Owns the optimiser of one resident adapter (None: all weights) and trains it on rows to imitate."""
 
-    def __init__(self, policy: Policy, adapter: str | None, config: SftConfig) -> None:
+    def __init__(self, policy: LanguageModel, adapter: str | None, config: SftConfig) -> None:
         self.policy, self.name, self.config = policy, adapter, config
         self.tensors = trained_tensors(policy, adapter)
         self.stepper = Stepper(
@@ -102,7 +101,7 @@ class SupervisedLearner(Stepping):
             config.max_grad_norm,
             weight_decay=config.weight_decay,
         )
-        self.stepper.scale_for(policy.weights.norm.dtype)
+        self.stepper.scale_for(policy.torch_dtype)
         self.cursor = Cursor(
             config.batch_rows,
             config.epochs,
@@ -130,7 +129,7 @@ class SupervisedLearner(Stepping):
             return found
 
         if self.name is None:
-            self.policy.weights.unpack()
+            self.policy.drop_copies()
         with self.stepper.tracking():
             for chosen in self.cursor.batches(len(usable), order):
                 metrics = self._step(sorted((usable[i] for i in chosen), key=len))
@@ -150,7 +149,7 @@ class SupervisedLearner(Stepping):
         )
         norm, taken = self.stepper.step(loss)
         if self.name is None:
-            self.policy.weights.unpack()  # a caller that samples between two steps may have packed them
+            self.policy.drop_copies()  # a caller that samples between two steps may have packed them
         return SftMetrics(cursor.done + 1, cursor.total, loss, tokens, norm, not taken)
 
     @torch.no_grad()
@@ -162,10 +161,9 @@ class SupervisedLearner(Stepping):
             range(len(usable)), [len(row) for row in usable], self.config.micro_batch_tokens
         ):
             part = [usable[i] for i in run]
-            packed = Packed(part, common_prefix(part), self.policy.device)
-            hidden = self.policy.hidden(packed, self.name)
-            ones = torch.ones_like(packed.temperature)
-            total -= float(token_logprobs(hidden, self.policy.weights.head, packed.targets, ones)[0].sum())
+            wanted, states = self.policy.states(part, self.name)
+            ones = torch.ones_like(wanted.temperature)
+            total -= float(self.policy.token_logprobs(states, wanted.targets, ones)[0].sum())
         return total / sum(len(row.trained) for row in usable)
 
     def save(self, folder: Path) -> bool:
@@ -182,11 +180,11 @@ class SupervisedLearner(Stepping):
         self.stepper.load_state(state["stepper"])
         self.cursor.done = int(state["done"])
         if self.name is None:
-            self.policy.weights.unpack()
+            self.policy.drop_copies()
 
 
 def fit(
-    policy: Policy,
+    policy: LanguageModel,
     adapter: str | None,
     rows: Sequence[TokenRow],
     *,
@@ -209,23 +207,23 @@ def _usable(rows: Sequence[TokenRow]) -> list[TokenRow]:
 
 
 def _accumulate(
-    policy: Policy, adapter: str | None, rows: Sequence[TokenRow], limit: int, scale: float, recompute: bool
+    policy: LanguageModel,
+    adapter: str | None,
+    rows: Sequence[TokenRow],
+    limit: int,
+    scale: float,
+    recompute: bool,
 ) -> tuple[float, int]:
     """Backpropagates the mean negative log-likelihood of ``rows``; returns (loss, trained tokens)."""
     tokens = sum(sum(row.sampled[1:]) for row in rows)
     loss = 0.0
     for run in split_by_tokens(range(len(rows)), [len(row) for row in rows], limit):
         part = [rows[i] for i in run]
-        packed = Packed(part, common_prefix(part), policy.device)
         with torch.enable_grad():
-            hidden = policy.hidden(packed, adapter, recompute=recompute)
-        ones = torch.ones_like(packed.temperature)
-        logp, _ = backward_logprobs(
-            hidden,
-            policy.weights.head,
-            packed.targets,
-            ones,
-            lambda part, _: torch.full_like(part, -scale / tokens),
+            wanted, states = policy.states(part, adapter, recompute=recompute)
+        ones = torch.ones_like(wanted.temperature)
+        logp, _ = policy.backward_logprobs(
+            states, wanted.targets, ones, lambda part, _: torch.full_like(part, -scale / tokens)
         )
         loss -= float(logp.sum()) / tokens
     return loss, tokens

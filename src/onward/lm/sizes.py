@@ -1,4 +1,4 @@
-"""Sizes of a Llama-shaped network, as stated in ``config.json``, and the digest of its files.
+"""Sizes of a dense decoder, as stated in ``config.json``, and the digest of its files.
 
 Needs no torch, so the requirements of a run are known before anything is loaded.
 """
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from onward.errors import ConfigError
+from onward.lm.families.table import LLAMA, Family, completed
 
 
 @dataclass(frozen=True)
@@ -25,10 +26,17 @@ class Sizes:
     head_dim: int
     intermediate: int
     tied: bool
+    family: Family = LLAMA
+    biased: frozenset[str] = frozenset()
+    """Matrices of a layer whose projections have a bias: qkv, out, gate_up, down."""
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], **more: Any) -> Self:
-        """Reads sizes from a parsed config. ``more``: fields of a subclass. Raises KeyError, ValueError."""
+        """Reads sizes from a parsed config. ``more``: fields of a subclass. Raises KeyError, ValueError.
+
+        A network of no known family is taken for a Llama-shaped one.
+        """
+        family, config = completed(config)
         heads = int(config["num_attention_heads"])
         return cls(
             vocab=int(config["vocab_size"]),
@@ -39,15 +47,19 @@ class Sizes:
             head_dim=int(config.get("head_dim") or config["hidden_size"] // heads),
             intermediate=int(config["intermediate_size"]),
             tied=bool(config.get("tie_word_embeddings", False)),
+            family=family,
+            biased=frozenset(
+                stack for stack, asked in family.bias.items() if asked is True or config.get(asked)
+            ),
             **more,
         )
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """Reads the sizes from a folder. Raises ConfigError if it has no network of the Llama form."""
+        """Reads the sizes from a folder. Raises ConfigError if its ``config.json`` does not state them."""
         try:
             return cls.from_config(json.loads((folder / "config.json").read_bytes()))
-        except (OSError, ValueError, KeyError) as error:
+        except (OSError, ValueError, KeyError, TypeError, ZeroDivisionError) as error:
             raise ConfigError(
                 f"{folder} does not tell the sizes of its network ({type(error).__name__} in config.json): "
                 f"give a folder in transformers form."
@@ -56,20 +68,37 @@ class Sizes:
     def projections(self) -> dict[str, tuple[int, int]]:
         """(output, input) size of each projection of a block, by its name in transformers."""
         q, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
-        return {
+        sizes = {
             "q_proj": (q, self.hidden),
             "k_proj": (kv, self.hidden),
             "v_proj": (kv, self.hidden),
+            "qkv_proj": (q + 2 * kv, self.hidden),
             "o_proj": (self.hidden, q),
             "gate_proj": (self.intermediate, self.hidden),
             "up_proj": (self.intermediate, self.hidden),
+            "gate_up_proj": (2 * self.intermediate, self.hidden),
             "down_proj": (self.hidden, self.intermediate),
         }
+        return {name: sizes[name] for name in self.family.projections}
 
     @property
     def block(self) -> int:
         """Parameters of one block."""
-        return sum(a * b for a, b in self.projections().values()) + 2 * self.hidden
+        sizes = self.projections()
+        total = sum(a * b for a, b in sizes.values()) + len(self.family.norms) * self.hidden
+        total += sum(sizes[name][0] for stack in self.biased for name in self.family.stacks[stack])
+        return total + sum(self.qk_norms)
+
+    @property
+    def qk_norms(self) -> tuple[int, int]:
+        """Parameters of the norm of q and of the norm of k; 0 without one."""
+        if self.family.qk_norm == "none":
+            return 0, 0
+        per_head = self.family.qk_norm == "head"
+        return (
+            self.head_dim * (1 if per_head else self.heads),
+            self.head_dim * (1 if per_head else self.kv_heads),
+        )
 
     @property
     def parameters(self) -> int:

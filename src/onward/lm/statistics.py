@@ -19,8 +19,9 @@ class StepMetrics:
     effective share of samples under π/μ, ``skipped`` true when no step was taken (not finite, or nothing to
     learn from). ``reference_kl`` is the k3 estimate of KL(π‖reference), ``kl_coef`` the coefficient in force.
     ``importance_*`` are of the decoupled weights π_start/μ: mean, largest, effective share, share cut to the
-    cap, share masked to 0. ``held_out_explained_variance`` is that of the critic's values on plain returns of
-    the whole update, whose rows it was not fitted to. A disabled term has 0.
+    cap, share masked to 0. ``logprob_difference`` is the mean of |log π_start − log μ|; without weights that
+    of a sample of the rows, if one was taken. ``held_out_explained_variance`` is that of the critic's values
+    on plain returns of the whole update, whose rows it was not fitted to. A disabled term has 0.
     """
 
     step: int
@@ -43,6 +44,7 @@ class StepMetrics:
     importance_ess: float = 1.0
     truncated_share: float = 0.0
     masked_share: float = 0.0
+    logprob_difference: float = 0.0
 
 
 @dataclass
@@ -108,4 +110,5 @@ class StepStatistics:
             importance_ess=losses.effective_sample_share(weights),
             truncated_share=float((weights >= cap).float().mean()),
             masked_share=float((weights == 0).float().mean()),
+            logprob_difference=float((self._all("old") - behaviour).abs().mean()),
         )

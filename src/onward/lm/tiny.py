@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Literal
 
 CHATML = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] "
@@ -30,8 +31,9 @@ def build_tiny(
     max_positions: int = 2048,
     rope_theta: float = 10000.0,
     split: str | None = None,
+    family: Literal["llama", "qwen2"] = "llama",
 ) -> Path:
-    """Writes a randomly initialised Llama-shaped network and its ChatML tokenizer to ``folder``.
+    """Writes a randomly initialised network of ``family`` and its ChatML tokenizer to ``folder``.
 
     ``vocab`` is an upper bound on the byte-level BPE vocabulary (at least 259 is used). ``split`` is a
     regular expression for the pieces inside which BPE may merge (default: GPT-2's words, single digits). If
@@ -40,7 +42,7 @@ def build_tiny(
     """
     import torch
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+    from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
     folder = Path(folder)
     backend = Tokenizer(models.BPE())
@@ -71,7 +73,8 @@ def build_tiny(
         pad_token="<|endoftext|>",
     )
     tokenizer.chat_template = CHATML
-    config = LlamaConfig(
+    config = AutoConfig.for_model(
+        family,
         vocab_size=backend.get_vocab_size(),
         hidden_size=hidden,
         num_hidden_layers=layers,
@@ -89,7 +92,7 @@ def build_tiny(
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = LlamaForCausalLM(config)
+        model = AutoModelForCausalLM.from_config(config)
     folder.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)

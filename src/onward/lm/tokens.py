@@ -26,6 +26,8 @@ class Call:
     continues: str | None = None
     top_p: float = 1.0
     top_k: int | None = None
+    trains: bool = True
+    """False: the tokens are context alone, for example because a grammar restricted them."""
 
     @property
     def settings(self) -> tuple[float, float, int | None, bool]:
@@ -106,10 +108,12 @@ class _Growing:
     def append(self, context: list[int], call: Call, number: int) -> None:
         row = self.row
         row.ids += context + call.token_ids
-        row.sampled += [False] * len(context) + [True] * len(call.token_ids)
-        row.logprobs += [0.0] * len(context) + (call.logprobs or [0.0] * len(call.token_ids))
+        row.sampled += [False] * len(context) + [call.trains] * len(call.token_ids)
+        logprobs = call.logprobs if call.trains else None
+        row.logprobs += [0.0] * len(context) + (logprobs or [0.0] * len(call.token_ids))
         self.ends[call.generation_id] = len(row.ids)
-        row.turns.append((number, len(row.ids)))
+        if call.trains:
+            row.turns.append((number, len(row.ids)))
 
 
 def rows_from_calls(calls: Iterable[Call]) -> list[TokenRow]:
@@ -117,8 +121,9 @@ def rows_from_calls(calls: Iterable[Call]) -> list[TokenRow]:
 
     A call that branches off in the middle of a row, or that was drawn under other sampling settings, gets a
     row of its own whose copied context is not trained again. A call without tokens (voided by redaction) ends
-    its row, and every call that continues it is left out. Raises OnwardError when a call continues an unknown
-    generation, when ids and log-probs differ in number, or when a log-prob is not a finite number.
+    its row, and every call that continues it is left out, and so is a row without a token to train. Raises
+    OnwardError when a call continues an unknown generation, when ids and log-probs differ in number, or when
+    a log-prob is not a finite number.
     """
     growing: list[_Growing] = []
     for number, call in _kept(calls):
@@ -129,7 +134,7 @@ def rows_from_calls(calls: Iterable[Call]) -> list[TokenRow]:
             parent = _Growing(empty)
             growing.append(parent)
         parent.append(context, call, number)
-    return [g.row for g in growing]
+    return [g.row for g in growing if g.row.turns]
 
 
 def prompt_of(calls: Iterable[Call], generation_id: str) -> list[int]:

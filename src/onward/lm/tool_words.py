@@ -34,6 +34,22 @@ def in_words(messages: Sequence[Message], tools: Sequence[Message]) -> list[Mess
     return [{"role": "system", "content": rules}, *plain]
 
 
+def alternating(messages: Sequence[Message]) -> list[Message]:
+    """Rewrites a conversation for a template that knows only a user and an assistant who take turns.
+
+    The system's text and the results of tools become text of the user; neighbours become one message.
+    """
+    result: list[Message] = []
+    for message in messages:
+        one = {**message, "role": "assistant" if message["role"] == "assistant" else "user"}
+        if result and result[-1]["role"] == one["role"] == "user":
+            both = (result[-1].get("content") or "", one.get("content") or "")
+            result[-1] = {**result[-1], "content": "\n\n".join(both)}
+        else:
+            result.append(one)
+    return result
+
+
 def _content(message: Message) -> str:
     calls = message.get("tool_calls")
     if not calls:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 FIELD_NAMES = frozenset((
     "action", "agent_id", "arm", "attachments", "available_tools", "checks", "completion_percentage",
-    "complexity_score", "content", "context", "continues", "domain", "end_timestamp",
-    "error", "execution_time_ms", "finish_reason", "generation_id", "group_id", "instructions",
-    "logprobs", "memory_state", "metadata", "model", "model_digest", "observation", "other_choices",
-    "outcome", "output", "prompt_ids", "raw_response", "refusal", "release", "release_id", "result",
+    "complexity_score", "constraint", "content", "context", "continues", "domain", "end_timestamp",
+    "error", "execution_time_ms", "finish_reason", "frequency_penalty", "generation_id", "group_id",
+    "instructions", "logit_bias", "logprobs", "memory_state", "metadata", "model", "model_digest",
+    "observation", "other_choices", "outcome", "output", "presence_penalty", "prompt_ids",
+    "raw_response", "refusal", "release", "release_id", "result",
     "sampling", "session_id", "signature", "start_timestamp", "status", "subordinate_profile",
     "subordinates_active", "success", "task_context", "task_id", "task_type", "temperature",
     "thought_process", "timestamp", "token_ids", "tokens_void", "tool_args", "tool_name", "top_k",
@@ -19,8 +20,9 @@ FIELD_NAMES = frozenset((
 ))  # fmt: skip
 """Field names: never renamed, whatever a secret may be called."""
 NUMBER_FIELDS = frozenset((
-    "completion_percentage", "complexity_score", "execution_time_ms", "logprobs",
-    "prompt_ids", "subordinates_active", "temperature", "token_ids", "top_k", "top_p", "total_cost_usd",
+    "completion_percentage", "complexity_score", "execution_time_ms", "frequency_penalty", "logprobs",
+    "presence_penalty", "prompt_ids", "subordinates_active", "temperature", "token_ids", "top_k",
+    "top_p", "total_cost_usd",
     "total_tokens", "turn_id", "weight",
 ))  # fmt: skip
 """Fields that hold a number or a list of numbers: never replaced."""

@@ -16,6 +16,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +27,14 @@ from onward.errors import ConfigError, ConflictError, NotFoundError
 from onward.ids import new_id
 from onward.lm import adapter_files
 from onward.lm.sizes import Sizes, folder_digest
+from onward.lm.weight_files import read_header
 from onward.release.commands import refuse_if_busy, requested_record
 from onward.release.record import Model, ReleaseRecord, Releases
 from onward.serving import base_models
 from onward.serving.engines.registry import verify_adapter
 from onward.telemetry import audit
-from onward.training import checkpoints
+from onward.training import checkpoints, signatures
+from onward.training.signatures import Trust
 from onward.warehouse import Objects
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
@@ -44,11 +47,11 @@ _EXPONENT: dict[str, tuple[str, int]] = {
 """Format → (unsigned integer of its width, bits that are all set in NaN and infinity alone)."""
 
 
-def stage(folder: Path, base: Path, out: Path) -> checkpoints.Manifest:
+def stage(folder: Path, base: Path, out: Path, trust: Trust | None = None) -> checkpoints.Manifest:
     """Copies the adapter in ``folder`` to ``out``, with a manifest, if it fits the base model in ``base``.
 
-    ``folder`` is a peft adapter, a checkpoint of Onward, or the folder of a run with one. Raises ConfigError,
-    NotFoundError, TamperedError.
+    ``folder`` is a peft adapter, a checkpoint of Onward, or the folder of a run with one. A signature in it
+    is verified by ``trust``. Raises ConfigError, NotFoundError, TamperedError.
     """
     if not folder.is_dir():
         raise NotFoundError(
@@ -60,14 +63,14 @@ def stage(folder: Path, base: Path, out: Path) -> checkpoints.Manifest:
     base_digest = folder_digest(base)
     metrics: dict[str, Any] = {}
     if (source / checkpoints.MANIFEST).is_file():
-        made = checkpoints.verify(source)
+        made = checkpoints.verify(source, trust)
         checkpoints.refuse_other_base(made, base_digest)
         metrics = made.metrics
     out.mkdir()
     for name in checkpoints.ADAPTER_FILES:
         shutil.copyfile(source / name, out / name)
     path = out / adapter_files.TENSORS
-    tensors, start = checkpoints.read_header(path)
+    tensors, start = read_header(path)
     if not tensors:
         raise ConfigError(f"The adapter in {source} has no tensors, so it changes nothing: train it first.")
     sizes = {name: tuple(entry["shape"]) for name, entry in tensors.items()}
@@ -100,13 +103,16 @@ async def add_adapter(
     Raises ConfigError, NotFoundError or TamperedError for an adapter that does not fit, ConflictError for a
     name or an adapter that is stored already.
     """
-    base = base_models.resolve(settings.model.base, settings.data_dir / "models")
+    key = signatures.needed_key(settings)
+    base = base_models.resolve(settings.model.base, settings.data_dir / "models", settings.models)
     releases = Releases(bus.bucket("rl_releases"), bus.bucket("rl_models"), clock)
     with tempfile.TemporaryDirectory(prefix="onward-add-") as scratch:
         staged = Path(scratch) / "adapter"
-        manifest = await asyncio.to_thread(stage, folder, base, staged)
+        # none is needed: who adds an adapter signs it; but a wrong one must not become a right one
+        trust = replace(Trust.from_settings(settings), required=False)
+        manifest = await asyncio.to_thread(stage, folder, base, staged, trust)
         model_id = await _free_name(releases, name, folder, manifest, settings)
-        commit = await checkpoints.store(objects, staged, manifest)
+        commit = await checkpoints.store(objects, staged, manifest, key)
     model = Model(
         model_id=model_id,
         adapter_digest=commit.adapter_digest,

@@ -11,19 +11,34 @@ from typing import Any, TypeVar
 from onward.bus import Bus, Stored, read_document, read_stored
 from onward.clock import Clock, utc_text
 from onward.context import Context
-from onward.contracts.buckets import COMMANDS, Document, Pin, ReleaseCommand
+from onward.contracts.buckets import COMMANDS, SHARE, Document, Pin, ReleaseCommand
 from onward.errors import ConflictError, ContractError, NotFoundError
 from onward.ids import new_id
 from onward.release import proposals
+from onward.release.ab.record import refuse_during_ab
+from onward.release.plan import State
 from onward.release.record import Model, ReleaseRecord, Releases
 from onward.telemetry import audit
 
 D = TypeVar("D", bound=Document)
 
 
-async def send_command(bus: Bus, name: str, release: str | None = None, *, clock: Clock) -> None:
-    """Sends one of COMMANDS to the releaser. ``release`` (its id, or its candidate's) limits it to that one.
-    Raises ContractError for an unknown command, NotFoundError if no such release is under way."""
+ANSWERS = ("approve", "refuse")
+"""Commands that need ``by`` and ``reason``."""
+
+
+async def send_command(
+    bus: Bus,
+    name: str,
+    release: str | None = None,
+    *,
+    clock: Clock,
+    by: str | None = None,
+    reason: str | None = None,
+) -> None:
+    """Sends one of COMMANDS to the releaser. ``release`` (its id, or its candidate's) limits it to that one;
+    ``by`` and ``reason`` are those of an approval or refusal. Raises ContractError for an unknown command,
+    NotFoundError if no such release is under way, ConflictError if it waits for no approval."""
     if name not in COMMANDS:
         raise ContractError("command", f"{name!r} is no release command: expected {', '.join(COMMANDS)}.")
     records = await Releases(bus.bucket("rl_releases"), bus.bucket("rl_models"), clock).all()
@@ -34,7 +49,15 @@ async def send_command(bus: Bus, name: str, release: str | None = None, *, clock
             f"No release {release + ' ' if release else ''}is under way, so there is nothing to {name}: "
             f"'onward releases list' shows what there was."
         )
-    asked = ReleaseCommand(command=name, release_id=meant[-1].release_id if release else None)
+    if name in ANSWERS and meant[-1].state is not State.WAITING:
+        raise ConflictError(
+            f"Release {meant[-1].release_id} is {meant[-1].state} and waits for no approval: there is "
+            f"nothing to {name}."
+        )
+    target = meant[-1].release_id if release or name in ANSWERS else None
+    asked = ReleaseCommand(command=name, release_id=target)
+    if name in ANSWERS:
+        asked = asked.model_copy(update={"by": by, "reason": reason})
     await bus.bucket(asked.BUCKET).put(asked.KEY, asked.dump())
 
 
@@ -45,6 +68,7 @@ async def pinned_model(bus: Bus) -> str | None:
 
 async def refuse_if_busy(bus: Bus, records: list[ReleaseRecord], then: str) -> None:
     """Raises ConflictError while a release is under way or a model is pinned. ``then``: the next step."""
+    await refuse_during_ab(bus, then)
     under_way = next((record for record in records if not record.closed), None)
     if under_way is not None:
         raise ConflictError(
@@ -102,15 +126,17 @@ class OperatorRequests:
         """Returns the revision of the newest command; 0 if there never was one."""
         return (await self._read(ReleaseCommand)).revision
 
-    async def next_command(self, record: ReleaseRecord) -> tuple[str, int] | None:
-        """Returns a new (command, revision) for ``record``. The command is "" if another release is meant."""
+    async def next_command(self, record: ReleaseRecord) -> tuple[str, int, ReleaseCommand] | None:
+        """Returns a new (command, revision, document) for ``record``. The command is "" if another release is
+        meant, or if an answer does not say who gives it and why."""
         stored = await self._read(ReleaseCommand)
         asked, revision = stored.document or ReleaseCommand(), stored.revision
         if revision <= record.command_revision:
             return None
         meant = asked.release_id in (None, record.release_id)
         name = asked.command or ""
-        return (name if meant and name in COMMANDS else ""), revision
+        usable = name in (*COMMANDS, SHARE) and (name not in ANSWERS or bool(asked.by and asked.reason))
+        return (name if meant and usable else ""), revision, asked
 
     async def _find(self, model_id: str) -> Model | None:
         if not all(character.isalnum() or character in "._-" for character in model_id):

@@ -19,8 +19,12 @@ from onward.ids import derived_id
 from onward.release.plan import ramp_schedule
 from onward.release.record import Model, ReleaseRecord
 
-ENGINE = "local"
 NOT_VALIDATED = {"benchmark_passed": False, "safety_checks_passed": False, "performance_regression": False}
+
+
+def approval_status(record: ReleaseRecord) -> str:
+    """Returns ``manual_approved`` if a person approved the release, else ``automated``."""
+    return "manual_approved" if (record.approval or {}).get("by_person") else "automated"
 
 
 def outbox_item(document: dict[str, Any]) -> dict[str, Any]:
@@ -41,6 +45,26 @@ def candidate_serves(
         "ramp_schedule": ramp_schedule(plan, now),
     }
     document["metadata"] |= {"previous_model": record.current.model_id, **_validation_notes(record)}
+    if record.power is not None:
+        document["metadata"]["power"] = record.power
+    return document
+
+
+def step_entered(record: ReleaseRecord, settings: Settings, endpoint: str, now: datetime) -> dict[str, Any]:
+    """Returns the event for a step after the first: the candidate's new share of traffic."""
+    plan = record.schedule
+    document = _deployment(record, "ramp", record.candidate, settings, endpoint, now)
+    document["deployment_id"] = derived_id("deployment", record.release_id, "ramp", str(record.step))
+    document["deployment_config"] |= {
+        "rollout_strategy": plan.strategy,
+        "traffic_percentage": round(plan.steps[record.step].share * 100, 6),
+    }
+    document["metadata"] |= {
+        "previous_model": record.current.model_id,
+        "step": record.step + 1,
+        "evidence": record.shown,
+        **_counted(record),
+    }
     return document
 
 
@@ -89,7 +113,10 @@ def installed(record: ReleaseRecord, settings: Settings, endpoint: str, now: dat
     # Every installation has the same id for its first release, so the time makes this one unique.
     document["deployment_id"] = derived_id("deployment", record.release_id, "installed", record.created_at)
     document["deployment_config"] |= {"rollout_strategy": "immediate", "traffic_percentage": 100}
-    document["metadata"]["not_run"] = ["benchmark", "refusal", "format", "comparison"]
+    document["metadata"] |= {
+        "validation_verdict": "not validated",
+        "not_run": ["benchmark", "refusal", "format", "comparison"],
+    }
     return document
 
 
@@ -115,10 +142,10 @@ def _deployment(
         "validation_results": dict(model.validation or NOT_VALIDATED),
         "metadata": {
             "deployed_by": "onward-releaser",
-            "approval_status": "automated",
+            "approval_status": approval_status(record),
             "event": what,
             "release_id": record.release_id,
-            "engine": ENGINE,
+            "engine": settings.model.engine,
             "model_version": model.model_id,
             "model_digest": model.model_digest,
         },
@@ -142,7 +169,16 @@ def _validation_notes(record: ReleaseRecord) -> dict[str, Any]:
             kind: {name: value for name, value in fact.items() if name != "failing"}
             for kind, fact in summary["checks"].items()
         }
-    return {"validation": summary, "not_run": found.get("not_run", [])}
+    if "suites" in summary:
+        summary["suites"] = {
+            name: {**facts, "failing": [one["item_id"] for one in facts.get("failing", ())]}
+            for name, facts in summary["suites"].items()
+        }
+    return {
+        "validation_verdict": found.get("verdict", "not validated"),
+        "validation": summary,
+        "not_run": found.get("not_run", []),
+    }
 
 
 def checkpoint_path(settings: Settings, model: Model) -> str:

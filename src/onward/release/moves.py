@@ -15,6 +15,7 @@ from onward.release import events, plan, wording
 from onward.release.evidence.evidence import Evidence, GateRules
 from onward.release.evidence.rates import step_counts
 from onward.release.plan import State
+from onward.release.power import words as power_words
 from onward.release.record import NOT_HELD, Model, ReleaseRecord, alert
 
 HOLD_WORDS = {
@@ -56,22 +57,30 @@ def begin_validation(record: ReleaseRecord, current: Model, inputs: MoveInputs) 
 
 
 def start_traffic(
-    record: ReleaseRecord, choice: plan.Choice, cursor: int, inputs: MoveInputs
+    record: ReleaseRecord,
+    choice: plan.Choice,
+    cursor: int,
+    inputs: MoveInputs,
+    made: plan.Plan | None = None,
+    power: dict[str, Any] | None = None,
 ) -> ReleaseRecord:
-    """Starts the release: schedule, empty evidence after ``cursor``, first traffic and its event."""
-    made = plan.make(choice, inputs.settings.release)
+    """Starts the release: schedule, empty evidence after ``cursor``, first traffic and its event. ``made`` is
+    the schedule if it was made already, ``power`` what its gates find at the measured traffic."""
+    made = made or plan.make(choice, inputs.settings.release)
     results = (record.validation or {}).get("results", {})
     candidate = record.candidate.model_copy(update={"validation": results})
     models = (record.current.model_id, candidate.model_id)
     safety = wording.safety_counts(record.validation)
+    odds = f"; {power_words(power)}" if power else ""
     evidence = Evidence(record.release_id, GateRules.from_settings(inputs.settings.release), cursor, models)
     started = record.moved(
         State.BAKING if made.bake == 0 else State.RAMPING,
         inputs.text,
-        f"{made.steps[0].share:.0%}: {choice.reason}{safety and '; ' + safety}",
+        f"{made.steps[0].share:.0%}: {choice.reason}{safety and '; ' + safety}{odds}",
         step=0,
         candidate=candidate,
         plan=made.state(),
+        power=power,
         evidence=evidence.state(),
         started_at=inputs.text,
     )
@@ -82,7 +91,7 @@ def start_traffic(
 def enter_step(record: ReleaseRecord, step: int, why: str, inputs: MoveInputs) -> ReleaseRecord:
     """Enters ``step``. Its time, its sessions and silence are counted from here."""
     share = record.schedule.steps[step].share
-    return record.moved(
+    entered = record.moved(
         State.BAKING if step == record.schedule.bake else State.RAMPING,
         inputs.text,
         f"{share:.0%}: {why}",
@@ -94,6 +103,8 @@ def enter_step(record: ReleaseRecord, step: int, why: str, inputs: MoveInputs) -
         silent_from=None,
         **NOT_HELD,
     )
+    document = events.step_entered(entered, inputs.settings, inputs.endpoint, inputs.at)
+    return entered.with_outbox(events.outbox_item(document))
 
 
 def hold(record: ReleaseRecord, why: str, inputs: MoveInputs) -> ReleaseRecord:

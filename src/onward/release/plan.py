@@ -23,6 +23,7 @@ from onward.release.evidence.rates import KnownAndLost
 class State(StrEnum):
     PROPOSED = "proposed"
     VALIDATING = "validating"
+    WAITING = "waiting"
     RESTORING = "restoring"
     RAMPING = "ramping"
     BAKING = "baking"
@@ -31,11 +32,15 @@ class State(StrEnum):
     ROLLED_BACK = "rolled_back"
     REJECTED = "rejected"
     ABORTED = "aborted"
+    SHADOWED = "shadowed"
 
 
 TRANSITIONS: dict[State, frozenset[State]] = {
     State.PROPOSED: frozenset({State.VALIDATING, State.RESTORING, State.REJECTED, State.ABORTED}),
-    State.VALIDATING: frozenset({State.RAMPING, State.BAKING, State.REJECTED, State.ABORTED}),
+    State.VALIDATING: frozenset(
+        {State.WAITING, State.RAMPING, State.BAKING, State.REJECTED, State.ABORTED, State.SHADOWED}
+    ),
+    State.WAITING: frozenset({State.RAMPING, State.BAKING, State.REJECTED, State.ABORTED}),
     State.RESTORING: frozenset({State.ROLLED_BACK, State.ABORTED}),
     State.RAMPING: frozenset({State.RAMPING, State.BAKING, State.HELD, State.ROLLED_BACK, State.ABORTED}),
     State.BAKING: frozenset({State.PROMOTED, State.HELD, State.ROLLED_BACK, State.ABORTED}),
@@ -46,15 +51,23 @@ TRANSITIONS: dict[State, frozenset[State]] = {
     State.ROLLED_BACK: frozenset(),
     State.REJECTED: frozenset(),
     State.ABORTED: frozenset(),
+    State.SHADOWED: frozenset(),
 }
 TERMINAL = frozenset(state for state, after in TRANSITIONS.items() if not after)
 SERVING = frozenset({State.RAMPING, State.BAKING, State.HELD})
 """States in which both arms take traffic."""
 
-Strategy = Literal["canary", "blue_green"]
+Strategy = Literal["canary", "blue_green", "immediate"]
 BLUE_GREEN_FROM = 0.15
 CANARY_FROM = 0.05
 CAUTIOUS_SHARE = 0.05
+UNPROVEN = ("not shown", "not validated")
+"""Verdicts of a validation that measured nothing: the start is the careful one."""
+MOST_SESSIONS = (50, 100, 200)
+"""Upper limits of the least sessions that follow from traffic, per step; the last one for later steps too."""
+USED_SHARE = 1 / 3
+"""Part of a step's expected sessions that the step needs, so that chance seldom prolongs it."""
+DAY = 86_400.0
 SUPPORT = 10.0
 """E-value (1/β, β = 0.1) from which "not worse than the margin" counts as shown."""
 
@@ -83,6 +96,10 @@ class Plan:
     steps: tuple[Step, ...]
     deadline_seconds: float
     on_inconclusive: Literal["promote", "hold", "ask"]
+    max_bake_seconds: float = 0.0
+    """Seconds up to which the last step is prolonged until "not worse" is shown."""
+    per_day: float | None = None
+    """Measured sessions a day of both arms when the plan was made; None: not known."""
 
     @property
     def bake(self) -> int:
@@ -101,7 +118,14 @@ class Plan:
         )
         if not steps:
             raise ValueError("a plan needs a step")
-        return cls(state["strategy"], steps, float(state["deadline_seconds"]), state["on_inconclusive"])
+        return cls(
+            state["strategy"],
+            steps,
+            float(state["deadline_seconds"]),
+            state["on_inconclusive"],
+            float(state.get("max_bake_seconds") or 0.0),
+            state.get("per_day"),
+        )
 
 
 @dataclass(frozen=True)
@@ -109,49 +133,82 @@ class Choice:
     """``strategy`` None means do not release. ``reason`` explains the choice."""
 
     strategy: Strategy | None
-    first_share: float | None
+    careful: bool
+    """True if the canary starts at 5 %."""
     reason: str
 
 
-def choose(improvement: float, settings: ReleaseSettings, *, strategy: str = "canary") -> Choice:
+def choose(improvement: float, settings: ReleaseSettings, verdict: str = "passed") -> Choice:
     """Returns the strategy for a measured ``improvement`` of the mean outcome over current.
 
-    ``strategy`` "canary" never switches at once, however large the improvement; "auto" follows the table: ≥
-    0.15 blue-green, ≥ 0.05 canary, below that canary from 5 %.
+    ``settings.strategy`` "auto" follows the table: ≥ 0.15 blue-green, ≥ 0.05 canary, ≥ 0 canary from 5 %,
+    below 0 none. A ``verdict`` that measured nothing is a careful start, whatever the improvement. "canary"
+    never switches at once and accepts all down to ``min_delta``.
     """
+    measured = f"improvement {improvement:+.3f}"
     if improvement < settings.min_delta:
-        return Choice(
-            None, None, f"validation {improvement:+.3f} is below the limit of {settings.min_delta:+.3f}"
-        )
-    if strategy == "auto" and improvement >= BLUE_GREEN_FROM:
-        return Choice("blue_green", None, f"improvement {improvement:+.3f} is at least {BLUE_GREEN_FROM}")
-    if improvement >= CANARY_FROM or strategy != "auto":
-        return Choice("canary", settings.steps[0], f"improvement {improvement:+.3f}")
-    share = min(CAUTIOUS_SHARE, settings.steps[0])
-    return Choice("canary", share, f"improvement {improvement:+.3f} is below {CANARY_FROM}: careful start")
+        limit = f"validation {improvement:+.3f} is below the limit of {settings.min_delta:+.3f}"
+        return Choice(None, False, limit)
+    if settings.strategy != "auto":
+        return Choice(settings.strategy, False, f"{measured}, strategy {settings.strategy} is set")
+    if improvement < 0:
+        return Choice(None, False, f"{measured} is below 0: worse than the current model")
+    if verdict in UNPROVEN:
+        return Choice("canary", True, f"{verdict}: careful start")
+    if improvement >= BLUE_GREEN_FROM:
+        return Choice("blue_green", False, f"{measured} is at least {BLUE_GREEN_FROM}")
+    if improvement >= CANARY_FROM:
+        return Choice("canary", False, measured)
+    return Choice("canary", True, f"{measured} is below {CANARY_FROM}: careful start")
 
 
-def make(choice: Choice, settings: ReleaseSettings) -> Plan:
-    """Returns the schedule for a choice. Raises ValueError if the choice has no strategy."""
+def make(choice: Choice, settings: ReleaseSettings, per_day: float | None = None) -> Plan:
+    """Returns the schedule for a choice. ``per_day``: sessions of both arms a day; None if not known.
+
+    A careful start puts a step of 5 % before the others and gives each an equal part of the ramp. Raises
+    ValueError if the choice has no strategy.
+    """
     if choice.strategy is None:
         raise ValueError(f"No plan without a strategy: {choice.reason}.")
     last = len(settings.steps) - 1
-    bake = Step(
-        share=1.0 - settings.bake_share,
-        seconds=max(settings.step_seconds(last), settings.bake_minutes * 60.0 * settings.time_scale),
-        sessions=settings.min_sessions[last],
-    )
-    steps: list[Step] = []
-    if choice.strategy == "canary":
-        for index in range(last):
-            share = choice.first_share if index == 0 and choice.first_share else settings.steps[index]
-            steps.append(Step(share, settings.step_seconds(index), settings.min_sessions[index]))
+    given = [(settings.steps[index], settings.step_seconds(index)) for index in range(last)]
+    ramp = given if choice.strategy == "canary" else []
+    if choice.careful and given and given[0][0] > CAUTIOUS_SHARE:
+        part = sum(seconds for _, seconds in given) / (last + 1)
+        ramp = [(CAUTIOUS_SHARE, part), *((share, part) for share, _ in given)]
+    least = _least_sessions(ramp, settings, per_day)
+    steps = [Step(share, seconds, number) for (share, seconds), number in zip(ramp, least, strict=True)]
+    bake = max(settings.step_seconds(last), settings.bake_minutes * 60.0 * settings.time_scale)
     return Plan(
         strategy=choice.strategy,
-        steps=(*steps, bake),
+        steps=(
+            *steps,
+            Step(
+                share=1.0 - settings.bake_share,
+                seconds=bake,
+                sessions=settings.min_sessions[last] if settings.min_sessions else 0,
+            ),
+        ),
         deadline_seconds=settings.step_deadline_minutes * 60.0,
         on_inconclusive=settings.on_inconclusive,
+        max_bake_seconds=max(bake, settings.max_bake * 3600.0 * settings.time_scale),
+        per_day=per_day,
     )
+
+
+def _least_sessions(
+    ramp: list[tuple[float, float]], settings: ReleaseSettings, per_day: float | None
+) -> list[int]:
+    """Returns the least known candidate sessions of each step of ``ramp``. Explicit numbers win; a careful
+    first step has the number of the step after it."""
+    if settings.min_sessions:
+        given = settings.min_sessions[: len(settings.steps) - 1]
+        return (given[:1] + given)[len(given) + 1 - len(ramp) :] if ramp else []
+    limits = [MOST_SESSIONS[min(index, len(MOST_SESSIONS) - 1)] for index in range(len(ramp))]
+    if per_day is None:
+        return limits
+    expected = (USED_SHARE * per_day * share * seconds / DAY for share, seconds in ramp)
+    return [max(1, min(limit, int(number))) for limit, number in zip(limits, expected, strict=True)]
 
 
 def ramp_schedule(plan: Plan, start: datetime) -> list[dict[str, Any]]:
@@ -190,7 +247,11 @@ def step_verdict(
     shown = "not worse" if support >= SUPPORT else "none-against"
     known = candidate.known >= max(1, asked.sessions) and candidate.known >= candidate.lost
     if served >= asked.seconds and known:
-        if support >= SUPPORT or plan.on_inconclusive == "promote":
+        if support >= SUPPORT:
+            return "advance", shown
+        if step == plan.bake and served < plan.max_bake_seconds:
+            return "stay", shown
+        if plan.on_inconclusive == "promote":
             return "advance", shown
         return plan.on_inconclusive, shown
     mostly_lost = candidate.lost > candidate.known and current.lost > current.known

@@ -16,7 +16,7 @@ from onward.bus import Bucket, read_all, read_stored
 from onward.clock import Clock, utc_text
 from onward.contracts.buckets import ModelEntry, Record, ReleaseEntry
 from onward.ids import derived_id, model_key
-from onward.release.evidence.evidence import Evidence
+from onward.release.evidence.evidence import Evidence, digest_of
 from onward.release.evidence.rates import ArmRates
 from onward.release.plan import SERVING, TERMINAL, Plan, State, move
 from onward.telemetry.crashpoints import crashpoint
@@ -46,6 +46,8 @@ class Model(Record):
     """Facts for ``model.deployed``: base_model, training_samples, final_reward, training_date."""
     validation: dict[str, Any] = Field(default_factory=dict)
     """``validation_results`` of its own release, needed again when the model is restored."""
+    tags: list[str] = Field(default_factory=list)
+    """Names that operators gave this version; each belongs to one version at a time."""
 
     def own_key(self) -> str:
         return model_key(self.model_id)
@@ -88,6 +90,12 @@ class ReleaseRecord(Record):
     skip_validation: bool = False
     validation: dict[str, Any] | None = None
     plan: dict[str, Any] | None = None
+    power: dict[str, Any] | None = None
+    """Defects that the gates find within the ramp at the measured traffic; None if that is not known."""
+    approval: dict[str, Any] | None = None
+    """``{status, why, by, reason, at}`` of a release that waits or waited for a person's approval."""
+    incident: dict[str, Any] | None = None
+    """Report about a rolled-back candidate: its failures, grouped, with cause and recommendation."""
     step: int = 0
     step_served: float = 0.0
     """Seconds of this step without holds. Measured, so clock jumps and downtime never shorten it."""
@@ -109,7 +117,9 @@ class ReleaseRecord(Record):
     started_at: str | None = None
     """Time at which the candidate got its first traffic."""
     closed_at: str | None = None
-    decision: Literal["promoted", "rolled_back", "rejected", "inconclusive", "aborted"] | None = None
+    decision: Literal["promoted", "rolled_back", "rejected", "inconclusive", "aborted", "shadowed"] | None = (
+        None
+    )
     reason: str | None = None
     """Reason for its end, in one sentence with numbers."""
     reason_code: str | None = None
@@ -190,6 +200,7 @@ class ReleaseRecord(Record):
         """Returns a copy in state ``to``. Raises IllegalTransitionError."""
         step = changes.get("step", self.step)
         line = {"at": at, "state": str(move(self.state, to)), "step": step, "why": why}
+        line |= _mark(changes.get("evidence", self.evidence))
         history = [*self.history, line][-HISTORY:]
         return self.model_copy(update={**changes, "state": to, "history": history})
 
@@ -208,6 +219,13 @@ class ReleaseRecord(Record):
     def with_outbox(self, *items: dict[str, Any]) -> ReleaseRecord:
         """Returns a copy with ``items`` added to the outbox."""
         return self.model_copy(update={"outbox": self.outbox_with(*items)})
+
+
+def _mark(evidence: dict[str, Any] | None) -> dict[str, Any]:
+    """Returns what a replay compares: how far the outcomes were read at a decision, and the evidence then."""
+    if evidence is None:
+        return {}
+    return {"cursor": evidence["cursor"], "evidence_sha256": digest_of(evidence)}
 
 
 def release_id(job_id: str, epoch: int) -> str:
@@ -321,7 +339,9 @@ class Releases:
         """
         stored = await read_stored(self._models, Model, model_key(model.model_id))
         before = stored.document
-        body = (model if before is None else model.with_unknown_fields(before)).dump()
+        if before is not None:  # a tag is an operator's: no release changes it
+            model = model.model_copy(update={"tags": before.tags}).with_unknown_fields(before)
+        body = model.dump()
         if before is not None and stored.readable and before.dump() == body:
             return
         await fence()

@@ -8,29 +8,48 @@ Invariants: every decision is part of that one write. A restart can repeat every
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from onward.bus.cancellation import until_cancelled
 from onward.bus.leases import Lease
 from onward.capture import provenance
 from onward.context import Context
+from onward.contracts.buckets import SHARE
 from onward.errors import BusError, ConflictError, ContractError
-from onward.release import moves, plan, proposals, restore, rollback, wording
-from onward.release.commands import OperatorRequests
+from onward.release import (
+    admin_requests,
+    approval,
+    moves,
+    overriding,
+    plan,
+    power,
+    proposals,
+    restore,
+    retention,
+    rollback,
+    wording,
+)
+from onward.release.ab.running import AbRunner
+from onward.release.commands import ANSWERS, OperatorRequests
 from onward.release.effects import Effects
 from onward.release.evidence import gauges
-from onward.release.evidence.evidence import Evidence
+from onward.release.evidence.evidence import Evidence, GateRules
 from onward.release.evidence.gates import e_value
 from onward.release.evidence.outcome_source import OutcomeSource, OutcomeStream, apply_outcomes
 from onward.release.evidence.rates import figures, step_counts
+from onward.release.explaining.logged_work import with_estimate
 from onward.release.initial import install_base, install_initial
 from onward.release.plan import State
 from onward.release.record import Model, ReleaseRecord, Releases
 from onward.release.routes import endpoint_of, shares, single_arm
+from onward.release.tensorzero import following
+from onward.release.traffic import sessions_per_day
 from onward.release.validation.comparison import Suite
 from onward.release.validation.trial import Trial
-from onward.roles import lead
-from onward.telemetry import logs
+from onward.roles import lead, together
+from onward.telemetry import audit, logs
 
 log = logs.get("releaser")
 
@@ -48,6 +67,8 @@ REFUSED_SECONDS = 20.0
 """Seconds after which the release of a model that no gateway could load is aborted, and a return to a model
 that one of the gateways could not load."""
 
+Traffic = Callable[[], Awaitable[float | None]]
+
 __all__ = ["Releaser", "install_initial", "run"]
 
 
@@ -55,18 +76,20 @@ class Releaser:
     """State of the role between ticks. The record in the bucket is the truth; this is a copy of it."""
 
     def __init__(
-        self, ctx: Context, outcomes: OutcomeSource, suite: Suite, *, strategy: str = "canary"
+        self, ctx: Context, outcomes: OutcomeSource, suite: Suite, *, traffic: Traffic | None = None
     ) -> None:
+        """``traffic`` measures sessions a day, None if not known; default: in the warehouse."""
         bus = ctx.bus
         self.ctx = ctx
         self.outcomes = outcomes
-        self.strategy = strategy
+        self.traffic = traffic or (lambda: sessions_per_day(ctx.warehouse, ctx.clock.now()))
         self.releases = Releases(bus.bucket("rl_releases"), bus.bucket("rl_models"), ctx.clock)
         self.effects = Effects(ctx, self.releases)
         self.jobs = proposals.CompletedJobs(bus.bucket("rl_jobs"), self.releases)
         self.requests = OperatorRequests(ctx, self.releases)
+        self.ab = AbRunner(ctx, self.effects, outcomes, self.current)
         self.suite = suite
-        self.trial = Trial(suite, ctx.settings.release)
+        self.trial = Trial(suite, ctx.settings)
         self._installed = self._claimed = False
         self._quiet_until = 0.0
         self.record: ReleaseRecord | None = None
@@ -116,6 +139,8 @@ class Releaser:
         pinned, is_pinned = await self.requests.read_pin()
         if self.record is None:
             self._installed = self._installed or await install_base(self.ctx, self.releases, self.suite)
+        if self.record is None and await self.ab.tick(is_pinned):
+            return
         if self.record is None and not is_pinned:
             await self._next_job()
         record = self.record
@@ -197,13 +222,15 @@ class Releaser:
         asked = await self.requests.next_command(self._open)
         if asked is None:
             return
-        command, revision = asked
+        command, revision, order = asked
         self.record = record = self._open.model_copy(update={"command_revision": revision})
         if not command:
             log.warning("command ignored: not for this release", release_id=record.release_id)
             await self._write(record)
         elif command == "abort" and not record.closed:
             await self._abort(OPERATOR)
+        elif command in ANSWERS and record.state is State.WAITING:
+            await self._answer(command, str(order.by), str(order.reason))
         elif command == "hold" and record.serving and record.state is not State.HELD:
             await self._hold("operator")
         elif command == "resume" and record.state is State.HELD:
@@ -215,6 +242,8 @@ class Releaser:
             await self._enter(record.schedule.bake, OPERATOR)
         elif command == "promote" and record.state is State.HELD:
             await self._go_on(OPERATOR)
+        elif command == SHARE and overriding.is_open_to(record):
+            await self._move(overriding.set_share(record, order, self._inputs))
         else:
             log.info("command has nothing to do", command=command, state=str(record.state))
             await self._write(record)
@@ -227,6 +256,8 @@ class Releaser:
             await self._begin(record)
         elif record.state is State.VALIDATING:
             await self._validate(record)
+        elif record.state is State.WAITING:
+            await self._wait(record)
         elif record.serving:
             await self._serve(record)
         self._ticked_at = self.ctx.clock.monotonic()
@@ -254,17 +285,71 @@ class Releaser:
 
     async def _validated(self, record: ReleaseRecord, found: dict[str, Any]) -> None:
         """Rejects the candidate, or gives it a plan and its first traffic."""
+        found = await with_estimate(found, self.ctx.bus.bucket("rl_jobs"), record.job_id)
         record = record.model_copy(update={"validation": found})
         gauges.show_scores(self.ctx.metrics, record)
-        choice = plan.choose(found["improvement"], self.ctx.settings.release, strategy=self.strategy)
+        settings = self.ctx.settings.release
+        choice = self._choice(record)
         if choice.strategy is None or not found["passed"]:
             words = wording.why_not_released(found) or choice.reason
             await self._move(moves.reject(record, "validation_failed", words, self._inputs))
             return
+        if settings.mode == "shadow":
+            await self._move(approval.close_shadow(record, self._inputs))
+            return
+        needed = approval.why_needed(found, choice, settings)
+        if needed:
+            await self._move(approval.wait(record, needed, self._inputs))
+        else:
+            await self._start(record, choice)
+
+    def _choice(self, record: ReleaseRecord) -> plan.Choice:
+        found = record.validation or {}
+        verdict = approval.verdict_of(found)
+        return plan.choose(found.get("improvement", 0.0), self.ctx.settings.release, verdict)
+
+    async def _start(self, record: ReleaseRecord, choice: plan.Choice) -> None:
+        """Makes the plan for the measured traffic, says what it can find, and gives the first traffic."""
+        settings = self.ctx.settings.release
+        per_day = await self.traffic()
+        made = plan.make(choice, settings, per_day)
+        shown = None
+        if per_day:
+            rules = GateRules.from_settings(settings)
+            shown = await asyncio.to_thread(power.simulate, made, rules, per_day)
         cursor = await self.outcomes.last_sequence()
-        started = moves.start_traffic(record, choice, cursor, self._inputs)
+        started = moves.start_traffic(record, choice, cursor, self._inputs, made, shown)
         await self._move(started)
         self._evidence = Evidence.from_state(started.evidence or {})
+
+    async def _wait(self, record: ReleaseRecord) -> None:
+        """Counts the time for an answer; when it is over, the policy answers."""
+        settings = self.ctx.settings.release
+        now = self.ctx.clock.monotonic()
+        total = record.step_total + now - self._ticked_at
+        self.record = record = record.model_copy(update={"step_total": total})
+        if approval.timed_out(record, settings):
+            words = f"no answer in {settings.approval_hours:g} hours (release.on_approval_timeout)"
+            await self._answer(settings.on_approval_timeout, approval.TIME_LIMIT, words)
+        elif now - self._written_at >= PERSIST_SECONDS:
+            await self._write(record)
+
+    async def _answer(self, answer: str, by: str, reason: str) -> None:
+        """Starts or closes the release that waits. The audit stream gets the answer first."""
+        record = self._open
+        await audit.record(
+            self.ctx.bus, self.ctx.clock, f"release_{answer}", release_id=record.release_id,
+            model_id=record.candidate.model_id, answered_by=by, reason=reason,
+        )  # fmt: skip
+        if answer == "approve":
+            noted = approval.approved(record, by, reason, self._inputs)
+            choice = self._choice(noted)
+            if words := approval.why_not_started(choice, self.ctx.settings.release):
+                await self._move(moves.reject(noted, "settings_changed", words, self._inputs))
+            else:
+                await self._start(noted, choice)
+        else:
+            await self._move(approval.refused(record, by, reason, self._inputs))
 
     async def _serve(self, record: ReleaseRecord) -> None:
         """Takes in evidence, then decides. State, evidence and cursor go into one write."""
@@ -427,8 +512,18 @@ async def run(ctx: Context) -> None:
     from onward.release.validation.trial import CachedSuite
 
     outcomes = OutcomeStream(ctx.bus, provenance.load_key(ctx.settings.run_dir, create=True))
-    releaser = Releaser(ctx, outcomes, CachedSuite(EngineSuite(ctx)), strategy=ctx.settings.release.strategy)
+    releaser = Releaser(ctx, outcomes, CachedSuite(EngineSuite(ctx)))
     try:
-        await lead(ctx, "releaser", LEASE_SECONDS, releaser.work)
+        await lead(
+            ctx,
+            "releaser",
+            LEASE_SECONDS,
+            lambda lease: together(
+                releaser.work(lease),
+                retention.work(ctx, lease),
+                admin_requests.work(ctx, lease),
+                following.work(ctx, lease),
+            ),
+        )
     finally:
         await outcomes.close()

@@ -13,6 +13,7 @@ from onward.config import Settings
 from onward.release import events, wording
 from onward.release.evidence.evidence import Evidence
 from onward.release.evidence.rates import figures
+from onward.release.incidents import report
 from onward.release.plan import State
 from onward.release.record import ReleaseRecord, alert
 
@@ -40,13 +41,21 @@ def roll_back(
     code = reason_for(crossing["leading"])
     at = utc_text(now)
     counted = {**figures(evidence), "e_values": dict(crossing["e_values"])}
-    words = wording.crossed(counted["rates"], counted["e_values"], crossing["leading"], evidence.rules.alpha)
+    rule = evidence.rules
+    if rule.threshold_ms:
+        words = wording.over_limit(
+            counted["rates"], crossing["leading"], rule.consecutive, rule.threshold_ms / 60_000
+        )
+    else:
+        words = wording.crossed(counted["rates"], counted["e_values"], crossing["leading"], rule.alpha)
+    found = report.report(code, evidence.failures, at)
     closed = record.close(
         State.ROLLED_BACK,
         at,
         f"{code} at event {crossing['sequence']}: {words}",
         reason=words,
         code=code,
+        incident=found,
         crossed_at=utc_text(datetime.fromtimestamp(crossing["at"] / 1000, UTC)),
         **counted,
     )
@@ -54,12 +63,15 @@ def roll_back(
     told = alert(
         "rolled_back",
         f"URGENT: model {record.candidate.model_id} was taken back to {record.current.model_id} "
-        f"due to {code.replace('_', ' ')}. {words[0].upper()}{words[1:]}.",
+        f"due to {code.replace('_', ' ')}{wording.rate_in_brackets(counted['rates'], code)}. "
+        f"{words[0].upper()}{words[1:]}. {report.sentence(found)}",
         "critical",
         release_id=record.release_id,
         reason=code,
         arms=evidence.summary()["arms"],
         e_values=counted["e_values"],
+        cause=found["cause"],
+        recommendation=found["recommendation"],
     )
     return closed.with_outbox(events.outbox_item(event), told)
 

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from onward.release.record import ReleaseRecord
 
 _NOTHING = ArmRates()
+MOST_NAMED = 5
+"""Number of lost items that a sentence names."""
 
 
 def share(rate: float | None) -> str:
@@ -57,13 +59,41 @@ def suite_counts(summary: Mapping[str, Any]) -> str:
 def why_not_released(validation: Mapping[str, Any]) -> str:
     """Returns the failed parts of a validation, in numbers; empty if nothing failed."""
     summary = validation.get("summary") or {}
-    parts = []
-    if summary.get("difference", 0.0) < summary.get("limit", float("-inf")):
-        parts.append(suite_counts(summary))
+    parts = [suite_failure(name, one) for name, one in failed_suites(validation).items()]
+    if "suites" not in summary and summary.get("difference", 0.0) < summary.get("limit", float("-inf")):
+        parts.append(suite_counts(summary))  # a record of an earlier version
     for kind, fact in (summary.get("checks") or {}).items():
         if not fact["ok"]:
             parts.append(check_counts(kind, fact))
+    verdict = validation.get("verdict")
+    if not parts and summary.get("required") and verdict in ("not shown", "not validated"):
+        parts.append(f"the validation is {verdict}, and validation.required is set")
     return "; ".join(parts)
+
+
+def failed_suites(validation: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the facts of the suites that failed, by name."""
+    suites = (validation.get("summary") or {}).get("suites") or {}
+    return {name: one for name, one in suites.items() if one["verdict"] == "failed"}
+
+
+def suite_failure(name: str, facts: Mapping[str, Any]) -> str:
+    """Formats ``desk: success 0.41, current 0.55, …``, with up to five items that only current solves."""
+    if "difference" not in facts:
+        return f"{name}: {facts['judged']}"
+    lost = [one["item_id"] for one in facts.get("failing", ())]
+    more = f" and {len(lost) - MOST_NAMED} more" if len(lost) > MOST_NAMED else ""
+    named = f", lost {', '.join(lost[:MOST_NAMED])}{more}" if lost else ""
+    return f"{name}: {suite_counts(facts)}{too_few(facts)}{named}"
+
+
+def too_few(facts: Mapping[str, Any]) -> str:
+    """Formats ``, 40 items are too few to show that it is not worse: it takes about 150``, for a suite whose
+    difference is within the limit while its interval is not; empty for another one."""
+    if facts.get("needed") is None:
+        return ""
+    items, needed = facts["tasks"], facts["needed"]
+    return f", {items:,} items are too few to show that it is not worse: it takes about {needed:,}"
 
 
 def safety_counts(validation: Mapping[str, Any] | None) -> str:
@@ -138,6 +168,27 @@ def crossed(rates: Mapping[str, ArmRates], e_values: Mapping[str, float], gate: 
     )
 
 
+def evidence_words(e_all: float, alpha: float) -> str:
+    """Describes the decisive E-value in words."""
+    if e_all >= 1 / alpha:
+        return "proof that the candidate is worse"
+    if e_all >= 3:
+        return "some evidence that the candidate is worse, no proof"
+    return "no evidence against the candidate"
+
+
+def over_limit(rates: Mapping[str, ArmRates], gate: str, checks: int, minutes: float) -> str:
+    """Names the limit of the threshold rule that was broken, with the rates."""
+    times = f"in {checks} checks in a row, {minutes:g} minutes apart" if checks > 1 else "in one check"
+    return f"the {gate} limit was broken {times}: {RATES[gate](rates)} since the start"
+
+
+def rate_in_brackets(rates: Mapping[str, ArmRates], code: str) -> str:
+    """Formats the candidate's error rate for a rollback because of errors: `` (8%)``; else empty."""
+    rate = rates.get("candidate", _NOTHING).error_rate
+    return f" ({rate:.0%})" if code == "high_error_rate" and rate is not None else ""
+
+
 def _arms(rates: Mapping[str, ArmRates]) -> tuple[ArmRates, ArmRates]:
     return rates.get("candidate", _NOTHING), rates.get("current", _NOTHING)
 
@@ -178,8 +229,11 @@ def what_happened(record: ReleaseRecord) -> str:
             State.ROLLED_BACK: f"was taken back to {record.current.model_id}",
             State.REJECTED: "was rejected",
             State.ABORTED: "was aborted",
+            State.SHADOWED: "was validated and not released",
         }[record.state]
         return f"{name} {done}: {reason.rstrip('.')}."
+    if record.state is State.WAITING:
+        return f"{name} waits for approval ({(record.approval or {}).get('why', 'no reason was stored')})."
     if not record.serving:
         return f"{name} is {'being validated' if record.state is State.VALIDATING else 'proposed'}."
     steps = record.schedule.steps

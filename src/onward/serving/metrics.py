@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from weakref import WeakKeyDictionary
 
-from prometheus_client import Counter
+from prometheus_client import Counter, Gauge
 
 from onward.telemetry.metrics import Metrics
 
@@ -28,6 +28,15 @@ class GatewayMetrics:
         self.unassigned = counter("unassigned", "Calls served by current because no record could be made")
         self.captured = counter(
             "captured", "Trajectories of calls that the gateway recorded, by what closed them", "closed"
+        )
+        self.provider_calls = counter(
+            "provider_calls", "Requests to providers, retries included", "provider", "result"
+        )
+        self.provider_state = Gauge(
+            "onward_gateway_provider_state",
+            "Circuit of a provider: 0 closed, 1 half-open, 2 open",
+            ("provider",),
+            registry=metrics.registry,
         )
         self.capture_errors = counter(
             "capture_errors", "Steps of capture that failed; the answers went out all the same", "step"

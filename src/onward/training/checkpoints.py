@@ -8,23 +8,24 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
-import struct
+import tempfile
 from pathlib import Path
 from typing import Any
 
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from pydantic import BaseModel, ConfigDict, Field
 
 from onward.contracts.buckets import Piece
 from onward.errors import ConflictError, NotFoundError, TamperedError
 from onward.files import remove_drafts, write_whole
 from onward.ids import check_id
+from onward.lm.weight_files import read_header
+from onward.training import signatures
+from onward.training.signatures import Trust
 from onward.warehouse import Objects
 
-MANIFEST = "manifest.json"
+MANIFEST, SIGNATURE = "manifest.json", "manifest.sig"
 ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
-MAX_HEADER_BYTES = 8 << 20
-MAX_TENSORS = 50_000
 
 
 class Manifest(BaseModel):
@@ -54,7 +55,7 @@ class Commit(Piece):
 
 def adapter_digest(folder: Path) -> str:
     """Computes a policy's name: SHA-256 over the sorted (file name, SHA-256) pairs of its adapter files."""
-    lines = "".join(f"{name}:{_sha256_file(folder / name)}\n" for name in sorted(ADAPTER_FILES))
+    lines = "".join(f"{name}:{sha256_file(folder / name)}\n" for name in sorted(ADAPTER_FILES))
     return hashlib.sha256(lines.encode()).hexdigest()
 
 
@@ -68,9 +69,10 @@ def write_manifest(
     metrics: dict[str, Any] | None = None,
 ) -> Manifest:
     """Writes ``manifest.json`` over every file of ``folder`` and returns the manifest. Drafts of an attempt
-    that was killed are removed first."""
+    that was killed are removed first, and the signature of an earlier manifest."""
     remove_drafts(folder)
-    files = {path.name: _sha256_file(path) for path in sorted(folder.iterdir()) if path.name != MANIFEST}
+    (folder / SIGNATURE).unlink(missing_ok=True)
+    files = {path.name: sha256_file(path) for path in sorted(folder.iterdir()) if path.name != MANIFEST}
     manifest = Manifest(
         files=files,
         adapter_digest=adapter_digest(folder),
@@ -85,31 +87,36 @@ def write_manifest(
     return manifest
 
 
-def verify(folder: Path) -> Manifest:
-    """Checks every file of ``folder`` against its manifest. Raises TamperedError on any difference.
+def sign(folder: Path, key: Ed25519PrivateKey) -> None:
+    """Writes the signature of the manifest in ``folder``. The same key and manifest give the same bytes."""
+    write_whole(folder / SIGNATURE, signatures.sign(key, (folder / MANIFEST).read_bytes()))
+
+
+def verify(folder: Path, trust: Trust | None = None) -> Manifest:
+    """Checks every file of ``folder`` against its manifest, and the manifest against its signature by
+    ``trust`` (None: not at all). Raises TamperedError on any difference.
 
     Only safetensors, JSON, .md and .png files are accepted. The content of the first two is checked: a pickle
     or zip under such a name is refused, and so is a safetensors header with wrong sizes.
     """
-    path = folder / MANIFEST
     try:
-        manifest = Manifest.model_validate_json(path.read_bytes())
+        body = (folder / MANIFEST).read_bytes()
     except FileNotFoundError:
         raise TamperedError(
             f"{folder.name} has no {MANIFEST}: a model without one is never loaded."
         ) from None
-    except ValueError:
-        raise TamperedError(
-            f"The manifest of {folder.name} is not readable: it must not be loaded."
-        ) from None
-    present = {entry.name for entry in folder.iterdir()} - {MANIFEST}
+    if trust is not None:
+        signature = folder / SIGNATURE
+        trust.check(body, signature.read_bytes() if signature.is_file() else None, folder.name)
+    manifest = _parse_manifest(body, folder.name)
+    present = {entry.name for entry in folder.iterdir()} - {MANIFEST, SIGNATURE}
     if present != set(manifest.files):
         raise TamperedError(
             f"{folder.name} holds {sorted(present)} but its manifest lists {sorted(manifest.files)}: "
             f"it must not be loaded."
         )
     for name, expected in manifest.files.items():
-        if _sha256_file(folder / name) != expected:
+        if sha256_file(folder / name) != expected:
             raise TamperedError(
                 f"{name} in {folder.name} does not match its manifest: it must not be loaded."
             )
@@ -125,11 +132,15 @@ async def upload(objects: Objects, folder: Path, *, job_id: str, epoch: int) -> 
     """Stores the checkpoint under ``checkpoints/<job_id>/<epoch>`` and returns that prefix. Repeatable."""
     check_id(job_id, "job id")
     prefix = f"checkpoints/{job_id}/{epoch}"
-    names = sorted(path.name for path in folder.iterdir())
-    names.remove(MANIFEST)
+    await upload_to(objects, folder, prefix)
+    return prefix
+
+
+async def upload_to(objects: Objects, folder: Path, prefix: str) -> None:
+    """Stores the checkpoint in ``folder`` under ``prefix``. Repeatable."""
+    names = sorted(path.name for path in folder.iterdir() if path.name != MANIFEST)
     for name in [*names, MANIFEST]:  # the manifest last: its presence means that all other files are stored
         await objects.put(f"{prefix}/{name}", folder / name)
-    return prefix
 
 
 async def commit(objects: Objects, manifest_bytes: bytes, manifest: Manifest, prefix: str) -> Commit:
@@ -148,10 +159,28 @@ async def commit(objects: Objects, manifest_bytes: bytes, manifest: Manifest, pr
     return record
 
 
-async def store(objects: Objects, folder: Path, manifest: Manifest) -> Commit:
-    """Uploads and commits the checkpoint in ``folder``. Repeatable."""
+async def store(
+    objects: Objects, folder: Path, manifest: Manifest, key: Ed25519PrivateKey | None = None
+) -> Commit:
+    """Signs (with a ``key``), uploads and commits the checkpoint in ``folder``. Repeatable."""
+    if key is not None:
+        sign(folder, key)
     prefix = await upload(objects, folder, job_id=manifest.job_id, epoch=manifest.epoch)
     return await commit(objects, (folder / MANIFEST).read_bytes(), manifest, prefix)
+
+
+async def sign_stored(objects: Objects, job_id: str, key: Ed25519PrivateKey) -> Commit:
+    """Signs the committed checkpoint of a job where it is stored, after a check of every file against it.
+
+    Raises NotFoundError for a job without a checkpoint, TamperedError for one that was changed.
+    """
+    found = await read_commit(objects, job_id)
+    with tempfile.TemporaryDirectory(prefix="onward-sign-") as scratch:
+        folder = Path(scratch) / "checkpoint"
+        await fetch(objects, found.object_prefix, folder, manifest_sha256=found.manifest_sha256)
+        sign(folder, key)
+        await objects.put(f"{found.object_prefix}/{SIGNATURE}", folder / SIGNATURE)
+    return found
 
 
 async def read_commit(objects: Objects, job_id: str) -> Commit:
@@ -162,19 +191,30 @@ def commit_key(job_id: str) -> str:
     return f"jobs/{check_id(job_id, 'job id')}/COMMIT"
 
 
-async def read_manifest(objects: Objects, prefix: str, *, manifest_sha256: str | None = None) -> Manifest:
+async def read_manifest(
+    objects: Objects, prefix: str, *, manifest_sha256: str | None = None, trust: Trust | None = None
+) -> Manifest:
     """Reads a stored checkpoint's manifest and checks that each of its files is stored, but no content.
 
-    ``manifest_sha256`` as in ``fetch``. Raises NotFoundError, TamperedError, ObjectError.
+    ``manifest_sha256`` and ``trust`` as in ``fetch``. Raises NotFoundError, TamperedError, ObjectError.
     """
     body = await objects.get(f"{prefix}/{MANIFEST}")
     if manifest_sha256 not in (None, hashlib.sha256(body).hexdigest()):
         raise _other_manifest(prefix)
+    if trust is not None:
+        trust.check(body, await _stored_signature(objects, prefix), prefix)
     manifest = _parse_manifest(body, prefix)
     for name in sorted(manifest.files):
         if not await objects.exists(f"{prefix}/{name}"):
             raise NotFoundError(f"{name} of {prefix} is not in {objects.where}: it was deleted there.")
     return manifest
+
+
+async def _stored_signature(objects: Objects, prefix: str) -> bytes | None:
+    try:
+        return await objects.get(f"{prefix}/{SIGNATURE}")
+    except NotFoundError:
+        return None
 
 
 def _parse_manifest(body: bytes, prefix: str) -> Manifest:
@@ -200,12 +240,18 @@ def _other_manifest(prefix: str) -> TamperedError:
 
 
 async def fetch(
-    objects: Objects, prefix: str, folder: Path, *, manifest_sha256: str | None = None
+    objects: Objects,
+    prefix: str,
+    folder: Path,
+    *,
+    manifest_sha256: str | None = None,
+    trust: Trust | None = None,
 ) -> Manifest:
     """Downloads the checkpoint at ``prefix`` into ``folder`` (absent before) and verifies it.
 
     ``manifest_sha256`` is the manifest's digest in the commit; None for a checkpoint that was never
-    committed. Raises TamperedError.
+    committed. ``trust`` verifies the signature before any file is downloaded; None does not. Raises
+    TamperedError.
     """
     partial = partial_of(folder)
     partial.mkdir(parents=True, exist_ok=True)
@@ -214,13 +260,19 @@ async def fetch(
         await objects.get_file(f"{prefix}/{MANIFEST}", path)
     except NotFoundError:
         raise TamperedError(f"{prefix} has no {MANIFEST}: a model without one is never loaded.") from None
-    if manifest_sha256 is not None and _sha256_file(path) != manifest_sha256:
+    if manifest_sha256 is not None and sha256_file(path) != manifest_sha256:
         raise _other_manifest(prefix)
+    signature = await _stored_signature(objects, prefix)
+    (partial / SIGNATURE).unlink(missing_ok=True)  # of an attempt that was killed
+    if signature is not None:
+        write_whole(partial / SIGNATURE, signature)
+    if trust is not None:
+        trust.check(path.read_bytes(), signature, prefix)
     for name in _parse_manifest(path.read_bytes(), prefix).files:  # not of a list of the store, which may lag
         if "/" in name:
             raise TamperedError(f"The manifest of {prefix} names {name!r}: it must not be loaded.")
         await objects.get_file(f"{prefix}/{name}", partial / name)
-    manifest = verify(partial)
+    manifest = verify(partial, trust)
     if not folder.exists():
         partial.rename(folder)
     return manifest
@@ -231,7 +283,8 @@ def partial_of(folder: Path) -> Path:
     return folder.with_name(folder.name + ".partial")
 
 
-def _sha256_file(path: Path) -> str:
+def sha256_file(path: Path) -> str:
+    """Returns the SHA-256 of a file, without reading it whole into memory."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -246,64 +299,3 @@ def _check_content(path: Path) -> None:
         read_header(path)
     elif path.suffix not in {".md", ".png"}:
         raise TamperedError(f"{path.name} is neither safetensors nor JSON: it must not be loaded.")
-
-
-def read_header(path: Path) -> tuple[dict[str, dict[str, Any]], int]:
-    """Returns the tensors' entries in a safetensors file, and the position at which their data begins.
-
-    Raises TamperedError unless the tensors are contiguous, inside the file, and as large as shape times
-    dtype. Called before any library parses the file.
-    """
-    size = path.stat().st_size
-    with open(path, "rb") as file:
-        head = file.read(8)
-        length = struct.unpack("<Q", head)[0] if len(head) == 8 else MAX_HEADER_BYTES + 1
-        if length > min(MAX_HEADER_BYTES, size - 8):
-            raise TamperedError(f"{path.name} is not safetensors (its header is too long): refused.")
-        try:
-            header = json.loads(file.read(length), object_pairs_hook=_no_duplicates)
-        except ValueError:
-            raise TamperedError(
-                f"{path.name} is not safetensors (its header is not JSON): refused."
-            ) from None
-    if not isinstance(header, dict) or not all(isinstance(entry, dict) for entry in header.values()):
-        raise TamperedError(f"{path.name} is not safetensors (its header is no table): refused.")
-    header.pop("__metadata__", None)
-    if len(header) > MAX_TENSORS:
-        raise TamperedError(f"{path.name} lists {len(header)} tensors: at most {MAX_TENSORS} are accepted.")
-    spans = []
-    for name, entry in header.items():
-        width = _DTYPE_BYTES.get(str(entry.get("dtype")))
-        offsets, shape = _whole_numbers(entry.get("data_offsets")), _whole_numbers(entry.get("shape"))
-        if width is None or shape is None or offsets is None or len(offsets) != 2:
-            raise TamperedError(f"Tensor {name!r} in {path.name} is not described as it must be: refused.")
-        begin, end = offsets
-        if end - begin != math.prod(shape) * width:
-            raise TamperedError(f"Tensor {name!r} in {path.name} lies about its size: refused.")
-        spans.append((begin, end))
-    position = 0
-    for begin, end in sorted(spans):
-        if begin != position:
-            raise TamperedError(f"The tensors in {path.name} overlap or leave gaps: refused.")
-        position = end
-    if position != size - 8 - length:
-        raise TamperedError(f"{path.name} is longer or shorter than its header says: refused.")
-    return header, 8 + length
-
-
-def _whole_numbers(value: Any) -> list[int] | None:
-    """Returns ``value`` if it is a list of at most 16 integers from 0 to 2^48 − 1, else None."""
-    good = isinstance(value, list) and len(value) <= 16
-    return value if good and all(type(number) is int and 0 <= number < 1 << 48 for number in value) else None
-
-
-def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    result = dict(pairs)
-    if len(result) != len(pairs):
-        raise ValueError("duplicate key")
-    return result
-
-
-_DTYPE_BYTES = {
-    "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1,
-}  # fmt: skip

@@ -214,6 +214,7 @@ def main() -> int:
         log_level="warning",
         access_log=False,
         lifespan="off",
+        http="h11",  # httptools would have no limit
         h11_max_incomplete_event_size=4 << 20,
         timeout_keep_alive=600,
         timeout_graceful_shutdown=30,

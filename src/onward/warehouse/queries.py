@@ -50,6 +50,12 @@ async def reward_for(w: Warehouse, trajectory_ids: Iterable[str]) -> dict[str, R
     return {row["trajectory_id"]: row for row in await by_ids(w, sql, trajectory_ids)}
 
 
+async def rewards_by_id(w: Warehouse, reward_ids: Iterable[str]) -> dict[str, Row]:
+    """Reward id → its row; also of rewards that were superseded."""
+    sql = "SELECT * FROM reward_history_v WHERE reward_id IN {ids:Array(String)}"
+    return {row["reward_id"]: row for row in await by_ids(w, sql, reward_ids)}
+
+
 async def reward_history(w: Warehouse, trajectory_id: str) -> list[Row]:
     """Every reward of a trajectory, oldest first."""
     return await w.query(
@@ -108,6 +114,39 @@ async def rewarded_count(
     return rows[0]["n"]
 
 
+async def session_values(
+    w: Warehouse, model_digest: str, after_seq: int, scored_until: datetime, settle_seconds: float, limit: int
+) -> list[Row]:
+    """``seq`` and ``value`` of the next ``limit`` sessions of one policy, in order: the sequence of a
+    session's first trajectory, above ``after_seq``, and the mean raw total of its newest rewards. Only
+    rewards that were stored within ``settle_seconds`` of the session's first one count, whenever they are
+    read, and only sessions whose first reward was stored by ``scored_until``."""
+    return await w.query(
+        """
+        SELECT min(first_seq) AS seq, avg(newest) AS value FROM
+        (
+            SELECT whole, min(stream_seq) AS first_seq,
+                   argMax(raw_total, (revision, ts, stream_seq)) AS newest
+            FROM
+            (
+                SELECT *, if(session_id = '', trajectory_id, session_id) AS whole,
+                       min(ingested_at) OVER (PARTITION BY whole) AS began
+                FROM reward_history_v WHERE model_digest = {digest:String}
+            )
+            WHERE began <= parseDateTime64BestEffort({until:String}, 3, 'UTC')
+              AND ingested_at <= addMilliseconds(began, {settle:Int64})
+            GROUP BY whole, trajectory_id
+        )
+        GROUP BY whole HAVING seq > {low:UInt64} ORDER BY seq LIMIT {n:UInt64}
+        """,
+        digest=model_digest,
+        until=_moment(scored_until),
+        settle=round(settle_seconds * 1000),
+        low=after_seq,
+        n=limit,
+    )
+
+
 async def unscored_count(w: Warehouse, since_seq: int = 0) -> dict[str, int]:
     """Reason → number of trajectories that have no valid reward and will get none, after ``since_seq``."""
     rows = await w.query(
@@ -129,15 +168,15 @@ async def trajectories_for_training(
     """Trajectories of these policies, newest first, each with its newest reward.
 
     Columns: trajectory_id, session_id, task_id, task_type, group_key, domain, model_digest,
-    release_id, arm, n_turns, success, completion, start_ts, stream_seq, payload, and from the reward
-    reward_id, raw_total, total_reward, confidence, reward_payload (empty text: unscored).
+    release_id, arm, n_turns, success, completion, start_ts, stream_seq, payload_sha256, payload, and
+    from the reward reward_id, raw_total, total_reward, confidence, reward_payload (empty text: unscored).
     """
     return await w.query(
         """
         WITH picked AS
         (
             SELECT trajectory_id, session_id, task_id, task_type, group_key, domain, model_digest, release_id,
-                   arm, n_turns, success, completion, start_ts, stream_seq, payload
+                   arm, n_turns, success, completion, start_ts, stream_seq, payload_sha256, payload
             FROM trajectories_v
             WHERE model_digest IN {digests:Array(String)}
               AND start_ts >= parseDateTime64BestEffort({since:String}, 3, 'UTC')
@@ -165,14 +204,16 @@ async def trajectories_for_training(
 
 
 async def trajectories_of_others(
-    w: Warehouse, model_digests: Sequence[str], since_seq: int
+    w: Warehouse, model_digests: Sequence[str], since_seq: int, until_seq: int | None = None
 ) -> dict[str, int]:
-    """``model_digest`` → number of trajectories from ``since_seq`` on that a job leaves out, because another
-    policy sampled them, or several (``mixed``), or an unknown one (empty text)."""
+    """``model_digest`` → number of trajectories from ``since_seq`` to ``until_seq`` that a job leaves out,
+    because another policy sampled them, or several (``mixed``), or an unknown one (empty text)."""
     rows = await w.query(
         "SELECT model_digest, count() AS n FROM trajectories_v WHERE stream_seq >= {seq:UInt64} "
-        "AND model_digest NOT IN {digests:Array(String)} GROUP BY model_digest",
+        "AND stream_seq <= {high:UInt64} AND model_digest NOT IN {digests:Array(String)} "
+        "GROUP BY model_digest",
         seq=since_seq,
+        high=2**63 if until_seq is None else until_seq,
         digests=list(model_digests),
     )
     return {row["model_digest"]: row["n"] for row in rows}

@@ -25,11 +25,15 @@ TRAIN_METRICS = {
 }
 
 
-def last_line(console: Console) -> str:
-    """The line that a finished bar left on the terminal, without control codes."""
+def shown(console: Console) -> str:
+    """All that was written to the terminal, without control codes."""
     assert isinstance(console.file, io.StringIO)
-    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\r", "", console.file.getvalue())
-    return [line for line in text.splitlines() if line.startswith(("seed 7", "grpo"))][-1]
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\r", "", console.file.getvalue())
+
+
+def last_line(console: Console) -> str:
+    """The line that a finished bar left on the terminal."""
+    return [line for line in shown(console).splitlines() if line.startswith(("seed 7", "grpo"))][-1]
 
 
 @pytest.fixture
@@ -91,6 +95,21 @@ def test_train_shows_algorithm_bar_step_metrics_and_time(console: Console, note:
     assert note in line
     assert "0:00" in line
     assert len(line.rstrip()) <= console.width
+
+
+@pytest.mark.parametrize("console", [160], indirect=True)
+def test_train_shows_why_a_model_runs_by_transformers(console: Console, tmp_path: Path) -> None:
+    class Spec:
+        algorithm, base_model = "rloo", "mine"
+
+    spec: Any = Spec()
+    loaded = {"event": "stage", "name": "loaded", "reason": "its model_type is 'gpt2'", "notes": ["Look."]}
+    with train_display.Display(tmp_path, spec, as_json=False) as display:
+        display.show_event({**loaded, "path": "fast"})
+        assert "gpt2" not in shown(console)
+        display.show_event({**loaded, "path": "transformers"})
+    assert "runs by the modules of transformers, the slower path: its model_type is 'gpt2'." in shown(console)
+    assert "Look." in shown(console)
 
 
 def test_without_a_terminal_each_seed_has_plain_lines(

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from peft_folders import write_base
 
 from onward import __version__, errors, extras
 from onward.cli import output
@@ -40,7 +41,7 @@ def test_version(tmp_path: Path) -> None:
 
 def test_an_unknown_model_names_the_known_ones(tmp_path: Path) -> None:
     done = onward(tmp_path, "demo", "--model", "nope")
-    assert_one_sentence(done, "There is no model 'nope': give tiny, smollm2")
+    assert_one_sentence(done, "There is no model 'nope' on this machine: ")
     assert done.stdout == ""
     assert list(tmp_path.iterdir()) == []
 
@@ -61,8 +62,7 @@ def test_a_busy_port_is_named(tmp_path: Path) -> None:
         taken.listen()
         port = taken.getsockname()[1]
         (tmp_path / "onward.toml").write_text(f"[nats]\nport = {port}\n")
-        (tmp_path / "base").mkdir()
-        _looks_like_a_model(tmp_path / "base")
+        write_base(tmp_path / "base")
         done = onward(tmp_path, "up", RL_BASE_MODEL=str(tmp_path / "base"))
     assert_one_sentence(done, f"127.0.0.1:{port}")
 
@@ -178,8 +178,3 @@ def test_the_demonstration_refuses_a_json_file_that_it_could_not_write_in_the_en
     done = onward(tmp_path, "demo", "--json", str(folder))
     assert_one_sentence(done, f"The file {folder} cannot be written")
     assert list(tmp_path.iterdir()) == [folder]
-
-
-def _looks_like_a_model(folder: Path) -> None:
-    for name in ("config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors"):
-        (folder / name).write_text("{}")

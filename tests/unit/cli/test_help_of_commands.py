@@ -48,7 +48,7 @@ def _examples(text: str) -> list[str]:
     return [line.strip() for line in text.splitlines() if line.startswith("  ")]
 
 
-@pytest.mark.parametrize("columns", [80, 100])
+@pytest.mark.parametrize("columns", [80, pytest.param(100, marks=pytest.mark.long)])
 def test_no_example_is_broken_inside_an_option(columns: int) -> None:
     for path, command in _commands():
         lines = _printed(path, columns)
@@ -58,7 +58,7 @@ def test_no_example_is_broken_inside_an_option(columns: int) -> None:
             assert f"   {example}" in copied, (path, example)
 
 
-@pytest.mark.parametrize("columns", [80, 100])
+@pytest.mark.parametrize("columns", [80, pytest.param(100, marks=pytest.mark.long)])
 def test_no_paragraph_keeps_the_line_breaks_of_its_source(columns: int) -> None:
     for path, _ in _commands():
         text = "\n".join(_printed(path, columns)).split("╭", 1)[0]

@@ -13,6 +13,7 @@ from docs_blocks import ROOT, run_command
 from onward.cli import releases
 from onward.cli.output import print_text
 from onward.cli.releases import list_table, show_release
+from onward.files import locked
 from onward.release.evidence.rates import ArmRates
 from onward.release.plan import State
 from onward.release.record import Model, ReleaseRecord
@@ -133,7 +134,7 @@ def test_rates_stand_beside_e_values(capsys: pytest.CaptureFixture[str]) -> None
     assert re.search(r"error +failed sessions +3 of 40 \(7.5 %\) +1 of 160 \(0.6 %\) +60\n", output)
     assert re.search(r"reward +mean outcome +0.31 in 36 +0.75 in 9 +2.5\n", output)
     assert re.search(r"feedback +negative feedback +none judged yet +none judged yet +1\n", output)
-    assert "A candidate is taken back when E of all gates reaches 22.2." in output
+    assert "a candidate is taken back at 22.2" in " ".join(output.split())
     assert "E that it is not worse: 0.56; shown from 10 on." in output
 
 
@@ -153,6 +154,9 @@ def test_the_list_has_each_release_and_says_when_there_is_none(capsys: pytest.Ca
     output = " ".join(capsys.readouterr().out.split())
     assert "agent-zero-rl-v2 2026-01-05 18:00:00 rejected" in output
     assert "rolled_back the error gate crossed" in output
+    unproved = taken_back().model_copy(update={"validation": {"verdict": "not validated"}})
+    print_text(list_table([unproved]))
+    assert "validation: not validated; the error gate crossed" in " ".join(capsys.readouterr().out.split())
     print_text(list_table([]))
     assert capsys.readouterr().out == "No release yet.\n"
 
@@ -199,3 +203,10 @@ def test_where_nothing_ever_ran_one_sentence_says_so(tmp_path: Path) -> None:
     code, output = run_command(f"onward releases list --dir {tmp_path / 'none'}")
     assert (code, len(output.splitlines())) == (2, 1) and output.startswith("Nothing runs on ")
     assert not (tmp_path / "none").exists()
+
+
+def test_while_it_starts_no_sentence_says_that_nothing_runs(tmp_path: Path) -> None:
+    with locked(tmp_path / "run" / "lock", "taken"):
+        code, output = run_command(f"onward status --dir {tmp_path}")
+    assert (code, len(output.splitlines())) == (2, 1) and output.startswith("Onward is starting or stopping ")
+    assert run_command(f"onward status --dir {tmp_path}")[1].startswith("Nothing runs on ")

@@ -6,10 +6,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from docs_blocks import run_command
 
-from onward.cli.moments import parse_time
 from onward.cli.rescore import _summary
 from onward.clock import ManualClock
 from onward.contracts.buckets import RescoreProgress, RescoreRequest
+from onward.moments import parse_time
 
 
 @pytest.fixture(autouse=True)

@@ -33,12 +33,12 @@ def shown(capsys: pytest.CaptureFixture[str], held: int | None, count: int, **mo
         "releases": [],
         "learning_paused": False,
         "pinned": None,
-        "not_active": {},
         "unscored": {},
         "unscored_share": {"n": 0, "unscored": 0},
         "rescore": None,
         "failing_roles": [],
         "set_aside": 0,
+        "triggers": None,
         **more,
     }
     show(found, {})
@@ -49,6 +49,11 @@ def test_it_begins_with_what_serves_what_comes_next_and_the_last_release(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert shown(capsys, held=1, count=0).splitlines()[:3] == list(SENTENCES.values())
+
+
+def test_what_may_start_the_next_job_follows(capsys: pytest.CaptureFixture[str]) -> None:
+    run = "Schedule: 0 2 * * * (UTC), the next run is at 2026-01-06T02:00:00.000Z."
+    assert shown(capsys, held=1, count=0, triggers={"sentences": [run]}).splitlines()[3] == run
 
 
 def job(state: str, **progress: float) -> JobRecord:

@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 from docs_blocks import run_command
+from model_folders import good_model
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from onward.lm.tiny import build_tiny
 from onward.serving.engines.registry import verify_adapter
 from onward.training import checkpoints
 
@@ -142,6 +144,46 @@ def test_a_dry_run_tells_everything_and_writes_nothing(tmp_path: Path) -> None:
     assert "Memory: about" in output and "Time: about" in output
 
 
+def test_tasks_of_the_data_are_held_out_and_the_end_says_what_was_found(tmp_path: Path) -> None:
+    build_tiny(tmp_path / "base", ["a b c"] * 9, hidden=32, layers=1, heads=2, kv_heads=1, intermediate=64)
+    attempts = [
+        {
+            "trajectory_id": f"t{n}", "session_id": "", "task_type": "a", "group_key": f"g{n}",
+            "staleness": 0, "outcome": float(n % 2), "success": n % 2 == 1, "unparsable": False,
+            "raw_total": float(n % 2),
+            "calls": [{"generation_id": f"c{n}", "continues": None, "prompt_ids": [5, 6, 7 + n],
+                       "token_ids": [9 + n % 2, 2], "logprobs": [-5.0, -5.0], "temperature": 1.0,
+                       "top_p": 1.0, "top_k": None}],
+        }
+        for n in range(80)
+    ]  # fmt: skip
+    Path("work.jsonl").write_text("".join(json.dumps(one) + "\n" for one in attempts))
+    code, output = run_command(
+        "onward train --algorithm reinforce --model base --data work.jsonl --holdout 0.4 --lr 1e-4 --steps 2 "
+        "--out run"
+    )
+    assert code == 0, output
+    assert "Held-out tasks before: return 0." in output and "95 % 0." in output and "effective of" in output
+    assert "which has the best held-out return, estimated off policy" in output
+    told = checkpoints.verify(Path("run/checkpoint")).metrics["held_out"]
+    assert told["before"]["tasks"] == told["after"]["tasks"] > 20
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("rloo --env maze --holdout 0.1", "give --held-out TASKS"),
+        ("dpo --data pairs.jsonl --holdout 0.1 --eval pairs.jsonl", "leave --holdout out"),
+        ("dpo --data pairs.jsonl --replay maze", "give --holdout SHARE"),
+        ("dpo --data pairs.jsonl --eval-every 2", "does nothing without --eval or --holdout"),
+        ("dpo --data pairs.jsonl --holdout 1", "--holdout is 1: give a number"),
+    ],
+)
+def test_options_of_held_out_tasks_that_do_not_go_together_are_refused(options: str, said: str) -> None:
+    code, output = run_command(f"onward train --algorithm {options} --dry-run")
+    assert code == 2 and said in output
+
+
 def _sampled(tmp_path: Path, **changes: Any) -> Path:
     record = {"generation_id": "g", "continues": None, "prompt_ids": [1], "token_ids": [2],
               "logprobs": [-1.0], "temperature": 1.0, "top_p": 1.0, "top_k": None,
@@ -163,6 +205,11 @@ def _sampled(tmp_path: Path, **changes: Any) -> Path:
     return path
 
 
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return good_model(tmp_path_factory.mktemp("model") / "base")
+
+
 @pytest.mark.parametrize(
     ("line", "words"),
     [
@@ -180,13 +227,18 @@ def _sampled(tmp_path: Path, **changes: Any) -> Path:
         ("--algorithm rloo --env maze --horizon 9,3", "rising numbers"),
         ("--algorithm rloo --env maze --episodes 10", "cannot be split into groups"),
         ("--algorithm dpo --data pairs.jsonl --model nowhere", "There is no model 'nowhere'"),
-        ("--algorithm dpo --data pairs.jsonl --model .", "is not a model folder"),
+        ("--algorithm dpo --data pairs.jsonl --model .", "has no config.json"),
         ("--algorithm dpo --data pairs.jsonl --dtype int8", "The option dtype is wrong"),
         ("--algorithm dpo --data pairs.jsonl --start .", "holds no checkpoint"),
         ("--algorithm dpo --data pairs.jsonl --dense-rewards", "dpo cannot place"),
         ("--algorithm dpo --data none.jsonl", "There is no file none.jsonl: give JSON or JSON lines."),
         ("--algorithm dpo --data pairs.jsonl --lr -1", "--lr is -1: give a number greater than 0."),
         ("--algorithm dpo --data pairs.jsonl --lr 0 --dry-run", "--lr is 0: give a number greater than 0."),
+        (
+            "--algorithm dpo --data pairs.jsonl --lora-targets q_proj,w1 --dry-run",
+            "An adapter on ['q_proj', 'w1'] is not possible: choose targets among q_proj, k_proj",
+        ),
+        ("--algorithm rloo --env maze --lora-targets w1 --dry-run", "An adapter on ['w1'] is not possible"),
         ("--algorithm ppo --env maze --clip 1", "--clip is 1: give a number greater than 0 and less than 1."),
         ("--algorithm dpo --data pairs.jsonl --gamma 0.9", "gamma does nothing in dpo"),
         ("--algorithm rloo --env maze --gae-lambda 0.9", "gae_lambda does nothing in rloo"),
@@ -201,23 +253,14 @@ def _sampled(tmp_path: Path, **changes: Any) -> Path:
         ("--algorithm dpo --resume", "holds no run to go on with"),
     ],
 )
-def test_bad_input_is_one_sentence(tmp_path: Path, line: str, words: str) -> None:
+def test_bad_input_is_one_sentence(tmp_path: Path, model: Path, line: str, words: str) -> None:
     _sampled(tmp_path, top_p=0.9).rename(tmp_path / "top-p.jsonl")
     _sampled(tmp_path)
-    model = "" if "--model" in line or "--env maze" in line else f"--model {_model(tmp_path)}"
-    code, output = run_command(f"onward train {model} {line} --out run")
+    given = "" if "--model" in line or "--env maze" in line else f"--model {model}"
+    code, output = run_command(f"onward train {given} {line} --out run")
     assert code == 2 and words in output, output
     assert "Traceback" not in output and not (tmp_path / "run").exists()
     assert len([text for text in output.splitlines() if text.strip()]) == 1
-
-
-def _model(folder: Path) -> Path:
-    """A folder that looks like a model: nothing is loaded before the run begins."""
-    model = folder / "model"
-    model.mkdir(exist_ok=True)
-    for name in ("config.json", "model.safetensors", "tokenizer.json"):
-        (model / name).write_text("{}")
-    return model
 
 
 def test_help_teaches_with_examples() -> None:

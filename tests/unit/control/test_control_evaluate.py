@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-import scipy.stats
+import scipy
 from numpy.typing import NDArray
 
 from onward.control.core.contract import Environments, EnvSpec, Flags, Step

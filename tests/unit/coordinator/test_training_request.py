@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from onward.config import Settings, TrainingSettings
-from onward.contracts import TrainingRequest, decode, encode
+from onward.config import Settings, TrainingSettings, load
+from onward.contracts import TrainingRequest, decode, encode, to_document
 from onward.coordinator import training_request
 from onward.coordinator.triggers import Train
 
@@ -102,3 +102,30 @@ def test_the_id_is_the_same_for_the_same_policy_and_snapshot_only():
         )
         == 3
     )
+
+
+def test_the_preset_seed_is_the_profiles_request_word_for_word() -> None:
+    """S0, phase 3: PPO, min_reward 0.5, 50 turns, 30 days, balanced, 1e-5, 32, 3 epochs, 2 A100, bf16."""
+    asked = to_document(make(load(environ={}, overrides={"training": {"preset": "seed"}}), ("g", "g")))
+    training = asked["training_config"]
+    assert training["algorithm"] == "ppo"
+    assert training["hyperparameters"] == {"learning_rate": 1e-5, "batch_size": 32, "epochs": 3}
+    assert training["compute"] == {"gpu_count": 2, "gpu_type": "a100", "mixed_precision": "bf16"}
+    chosen = training["dataset"]
+    assert chosen["sampling"] == "balanced" and chosen["sample_size"] == 10_000
+    period = chosen["filter"].pop("date_range")
+    assert chosen["filter"] == {"min_reward": 0.5, "max_trajectory_length": 50}
+    start, end = (datetime.fromisoformat(period[name]) for name in ("start", "end"))
+    assert (end, end - start) == (NOW, timedelta(days=30))
+    assert asked["evaluation"]["enabled"] is True
+
+
+def test_settings_of_ones_own_take_precedence_over_the_preset() -> None:
+    own = {"preset": "seed", "algorithm": "rloo", "learning_rate": 1e-4}
+    asked = to_document(make(load(environ={}, overrides={"training": own})))
+    assert asked["training_config"]["algorithm"] == "rloo"
+    assert asked["training_config"]["hyperparameters"] == {
+        "learning_rate": 1e-4,
+        "batch_size": 32,
+        "epochs": 3,
+    }

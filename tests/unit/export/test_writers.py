@@ -9,15 +9,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import datasets
-import pandas
 import pyarrow.parquet
 import pytest
-from datasets import load_dataset, load_from_disk
 from openai.types.chat import ChatCompletionMessageParam, ChatCompletionToolUnionParam
 from pydantic import TypeAdapter
 from trajectory_store import TOOLS, reward, trajectory
-from trl.data_utils import is_conversational, maybe_apply_chat_template
 
 from onward.capture.conversations.messages import conversation
 from onward.contracts import Reward, Trajectory, validate
@@ -46,6 +42,8 @@ RECORDS = [
 
 @pytest.fixture(autouse=True)
 def _offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import datasets
+
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
 
@@ -62,6 +60,8 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def loaded(path: Path, tmp_path: Path) -> Any:
+    from datasets import load_dataset
+
     return load_dataset("json", data_files=str(path), split="train", cache_dir=str(tmp_path / "cache"))
 
 
@@ -85,6 +85,8 @@ def test_json_lines_hold_whole_documents(tmp_path: Path) -> None:
 
 
 def test_parquet_is_read_by_pandas_and_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import pandas
+
     monkeypatch.setattr(writers, "ROWS_AT_ONCE", 3)
     with writers.parquet(tmp_path / "x.parquet") as put:
         for one in RECORDS:
@@ -112,6 +114,8 @@ def test_parquet_is_read_by_pandas_and_pyarrow(tmp_path: Path, monkeypatch: pyte
 
 
 def test_openai_messages_have_the_types_of_the_package_and_load_as_a_dataset(tmp_path: Path) -> None:
+    from trl.data_utils import is_conversational
+
     talks = [conversation(one.trajectory) for one in RECORDS]
     path = written(tmp_path / "x.jsonl", [openai_line(one.messages, one.tools) for one in talks])
     for line in map(json.loads, path.read_text().splitlines()):
@@ -124,6 +128,9 @@ def test_openai_messages_have_the_types_of_the_package_and_load_as_a_dataset(tmp
 
 
 def test_a_datasets_folder_is_loaded_and_prepared_by_trls_trainer(tmp_path: Path, tokenizer: Any) -> None:
+    from datasets import load_from_disk
+    from trl.data_utils import maybe_apply_chat_template
+
     with writers.dataset(tmp_path / "made") as put:
         for one in RECORDS:
             put(columns.trainable_row(one))
@@ -146,6 +153,8 @@ def test_a_datasets_folder_is_loaded_and_prepared_by_trls_trainer(tmp_path: Path
 
 
 def test_pairs_are_prepared_by_trls_trainer(tmp_path: Path, tokenizer: Any) -> None:
+    from trl.data_utils import is_conversational, maybe_apply_chat_template
+
     path = written(tmp_path / "x.jsonl", list(Pairs(Rules()).of_group(RECORDS[1:3])))
     rows = loaded(path, tmp_path)
     assert len(rows) == 1 and is_conversational(rows[0])
@@ -183,6 +192,8 @@ def test_an_export_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
 
 
 def test_a_datasets_folder_replaces_another_only_when_told_and_nothing_else(tmp_path: Path) -> None:
+    from datasets import load_from_disk
+
     folder = tmp_path / "made"
     for one in RECORDS[1:3]:
         with writers.dataset(folder) as put:

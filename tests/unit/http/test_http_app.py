@@ -12,7 +12,7 @@ from fastapi import Depends, Request
 from onward.api import service
 from onward.clock import ManualClock, SystemClock
 from onward.config import HttpSettings, Settings
-from onward.errors import ConfigError, NotFoundError, PortBusyError
+from onward.errors import BusError, ConfigError, NotFoundError, PortBusyError
 from onward.http.app import ApiKeys, HttpError, load_keys, make_app, read_json, require
 from onward.http.hosts import AllowedHosts
 from onward.http.server import Server, check_exposure
@@ -359,8 +359,13 @@ class _Context:
         self.metrics, self.ready, self.endpoints = Metrics(), {"collector": True}, {}
         self.probes, self.warnings, self.children = {}, {}, {}
         self.clock = SystemClock()
-        self.bus = SimpleNamespace(clock=self.clock)  # all that an empty outbox asks of it
+        # All that an empty outbox asks of it, and a table of jobs that does not answer.
+        self.bus = SimpleNamespace(clock=self.clock, bucket=lambda name: SimpleNamespace(entries=_away))
         self.warehouse = None
+
+
+async def _away(prefix=""):
+    raise BusError("NATS is away.")
 
 
 async def test_the_api_role_serves_readiness_and_status_until_cancelled(tmp_path, monkeypatch):
@@ -378,7 +383,7 @@ async def test_the_api_role_serves_readiness_and_status_until_cancelled(tmp_path
     async with httpx.AsyncClient(base_url=ctx.endpoints["api_url"]) as client:
         assert (await client.get("/ready")).status_code == 200
         named = await client.get("/health", headers={"Host": "agents.example.org:8100"})
-        assert named.status_code == 200
+        assert named.status_code == 200 and named.json()["training"]["queued"] is None
         assert (await client.get("/health", headers={"Host": "example.org"})).status_code == 421
         ctx.ready["collector"] = False
         assert (await client.get("/ready")).json()["reasons"] == {"collector": "not ready"}

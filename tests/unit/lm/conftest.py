@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -80,9 +81,31 @@ ARMS = (10, 11)
 START, OBSERVATION = 12, 13
 
 
+def arm_rows() -> list[TokenRow]:
+    """Rows to imitate for a policy that picks either arm with probability one half in each of two turns."""
+    rows = [
+        TokenRow([START, a, OBSERVATION, OBSERVATION, b], [False, True, False, False, True], [0.0] * 5)
+        for a in ARMS
+        for b in ARMS
+    ] * 4
+    # cues that decide the arm: without them both arms get the same embedding, and no adapter could choose;
+    # with few of them their embeddings are so near that no adapter could choose for certain
+    return rows + [TokenRow([20 + a, a], [False, True], [0.0] * 2) for a in ARMS] * 16
+
+
 @pytest.fixture(scope="session")
 def two_armed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A policy that picks either arm with probability one half in each of two turns."""
+    return _two_armed(tmp_path_factory, "llama")
+
+
+@pytest.fixture(scope="session")
+def two_armed_twin(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same in a network of another family."""
+    return _two_armed(tmp_path_factory, "qwen2")
+
+
+def _two_armed(tmp_path_factory: pytest.TempPathFactory, family: Literal["llama", "qwen2"]) -> Path:
     folder = build_tiny(
         tmp_path_factory.mktemp("arms"),
         ["ab"],
@@ -92,17 +115,10 @@ def two_armed(tmp_path_factory: pytest.TempPathFactory) -> Path:
         heads=2,
         kv_heads=1,
         intermediate=64,
+        family=family,
     )
     policy = Policy.load(folder)
-    rows = [
-        TokenRow([START, a, OBSERVATION, OBSERVATION, b], [False, True, False, False, True], [0.0] * 5)
-        for a in ARMS
-        for b in ARMS
-    ] * 4
-    # cues that decide the arm: without them both arms get the same embedding, and no adapter could choose;
-    # with few of them their embeddings are so near that no adapter could choose for certain
-    rows += [TokenRow([20 + a, a], [False, True], [0.0] * 2) for a in ARMS] * 16
-    for _ in fit(policy, None, rows, learning_rate=1e-2, batch_rows=24, epochs=40):
+    for _ in fit(policy, None, arm_rows(), learning_rate=1e-2, batch_rows=24, epochs=40):
         pass
     warm = tmp_path_factory.mktemp("warm")
     policy.save(warm)

@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from torch import Tensor
-from transformers import AutoModelForCausalLM
 
 from onward.errors import ConfigError, TrainingError
-from onward.lm import learner as learner_module
 from onward.lm import losses
 from onward.lm.learner import Learner, LearnerConfig, StepMetrics
 from onward.lm.objective import PolicyObjective
@@ -62,7 +61,7 @@ def peft_gradients(
     """Gradient of the clipped loss, row by row; ``weights`` is that of each row's tokens."""
     from peft import PeftModel
 
-    base = AutoModelForCausalLM.from_pretrained(small)
+    base = transformers.AutoModelForCausalLM.from_pretrained(small)
     model = PeftModel.from_pretrained(base, adapter, is_trainable=True)
     total = torch.tensor(0.0)
     for r, advantage, weight in zip(rows, advantages, weights, strict=True):
@@ -146,13 +145,13 @@ def test_case_13_observation_tokens_are_not_trained(policy: Policy, monkeypatch:
     noisy_adapter(policy, "x")
     row = TokenRow([5, 6, 7, 8, 9], [False, True, False, False, True], [0.0, -1.0, 0.0, 0.0, -1.0])
     trained: list[int] = []
-    original = learner_module.backward_logprobs
+    original = policy.backward_logprobs
 
-    def spy(hidden: Tensor, head: Tensor, targets: Tensor, *rest: Any, **more: Any) -> tuple[Tensor, Tensor]:
+    def spy(states: Tensor, targets: Tensor, *rest: Any, **more: Any) -> tuple[Tensor, Tensor]:
         trained.extend(targets.tolist())
-        return original(hidden, head, targets, *rest, **more)
+        return original(states, targets, *rest, **more)
 
-    monkeypatch.setattr(learner_module, "backward_logprobs", spy)
+    monkeypatch.setattr(policy, "backward_logprobs", spy)
     gradients(policy, [row], [1.0], ONE_STEP)
     assert trained == [6, 9]
 

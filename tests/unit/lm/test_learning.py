@@ -10,18 +10,22 @@ import random
 from pathlib import Path
 
 import pytest
+from any_networks import build
 
+from onward.lm import paths
 from onward.lm.algorithms import Grpo, Ppo, Reinforce, ReinforcePlusPlus, Rloo, learn
 from onward.lm.algorithms.base import Algorithm
 from onward.lm.learner import CriticConfig, Learner, LearnerConfig
+from onward.lm.model import LanguageModel
 from onward.lm.pairs import make_pairs, usable
 from onward.lm.policy import Policy
 from onward.lm.preference import DpoConfig, PreferenceLearner
-from onward.lm.sampler import Sampler, SampleRequest
+from onward.lm.request import SampleRequest
+from onward.lm.sft import fit
 from onward.lm.tokens import Call, TokenRow, rows_from_calls
 from onward.lm.trajectories import Trajectory
 
-from .conftest import ARMS, OBSERVATION, START
+from .conftest import ARMS, OBSERVATION, START, arm_rows
 
 pytestmark = pytest.mark.slow
 
@@ -38,9 +42,9 @@ METHODS: dict[str, tuple[type[Algorithm], dict[str, object], LearnerConfig]] = {
 }
 
 
-def play(policy: Policy, seed: int) -> list[list[TokenRow]]:
+def play(policy: LanguageModel, seed: int) -> list[list[TokenRow]]:
     """Two turns: an arm, two observation tokens, an arm again; exact rows as the engine saw them."""
-    sampler = Sampler(policy, EPISODES)
+    sampler = paths.sampler(policy, EPISODES)
     calls: list[list[Call]] = [[] for _ in range(EPISODES)]
     for turn in range(2):
         for i in range(EPISODES):
@@ -59,7 +63,7 @@ def play(policy: Policy, seed: int) -> list[list[TokenRow]]:
     return rows
 
 
-def trajectories(policy: Policy, seed: int) -> list[Trajectory]:
+def trajectories(policy: LanguageModel, seed: int) -> list[Trajectory]:
     """Eight attempts at each of eight equal tasks; success is the right arm in the first turn."""
     result = []
     for i, rows in enumerate(play(policy, seed)):
@@ -73,7 +77,7 @@ def run(folder: Path, method: str, *, seed: int, shuffled: bool = False, updates
     import dataclasses
 
     kind, options, config = METHODS[method]
-    policy = Policy.load(folder)
+    policy = paths.load(folder)
     policy.new_adapter("x", 4, 8.0, seed=seed)
     config = dataclasses.replace(config, learning_rate=5e-3, epochs=2, minibatch_rows=32, seed=seed)
     learner, algorithm = Learner(policy, "x", config), kind(**options)
@@ -97,6 +101,35 @@ def run(folder: Path, method: str, *, seed: int, shuffled: bool = False, updates
 @pytest.mark.parametrize("method", list(METHODS))
 def test_success_rises_over_observation_tokens(two_armed: Path, method: str, seed: int) -> None:
     history = run(two_armed, method, seed=seed)
+    print(history)
+    assert 0.3 < history[0] < 0.7
+    assert sum(history[-3:]) / 3 > 0.95, history
+
+
+@pytest.fixture(scope="module")
+def two_armed_gpt2(small: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same policy on GPT-2, which our own forward does not compute; all of its weights are trained."""
+    folder = build("gpt2", tmp_path_factory.mktemp("gpt2"), small)
+    policy = paths.load(folder)
+    for _ in fit(policy, None, arm_rows(), learning_rate=3e-3, batch_rows=24, epochs=30):
+        pass
+    warm = tmp_path_factory.mktemp("warm-gpt2")
+    policy.save(warm)
+    return warm
+
+
+def test_success_rises_through_the_modules_of_transformers(two_armed_gpt2: Path) -> None:
+    history = run(two_armed_gpt2, "rloo", seed=0)
+    print(history)
+    assert 0.3 < history[0] < 0.7
+    assert sum(history[-3:]) / 3 > 0.95, history
+
+
+@pytest.mark.parametrize(
+    "method", [m if m in ("rloo", "ppo") else pytest.param(m, marks=pytest.mark.long) for m in METHODS]
+)
+def test_success_rises_in_the_twin_of_another_family_too(two_armed_twin: Path, method: str) -> None:
+    history = run(two_armed_twin, method, seed=0)
     print(history)
     assert 0.3 < history[0] < 0.7
     assert sum(history[-3:]) / 3 > 0.95, history

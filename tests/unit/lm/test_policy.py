@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM
+import transformers
+from safetensors.torch import load_file, save_file
 
 from onward.errors import ConfigError, ConflictError, NotFoundError
 from onward.lm.policy import Policy
@@ -31,14 +32,14 @@ def furthest(ours: list[torch.Tensor], theirs: list[torch.Tensor]) -> float:
 
 
 def test_the_loop_equals_transformers(policy: Policy, small: Path) -> None:
-    model = AutoModelForCausalLM.from_pretrained(small)
+    model = transformers.AutoModelForCausalLM.from_pretrained(small)
     rows = random_rows(9, temperature=0.7)
     assert furthest(policy.logprobs(rows), [transformers_logprobs(model, r) for r in rows]) < 1e-4
 
 
 def test_an_untied_head_is_used(tmp_path: Path) -> None:
     folder = build_tiny(tmp_path, CORPUS, vocab=300, hidden=32, layers=1, heads=2, kv_heads=1)
-    model = AutoModelForCausalLM.from_pretrained(folder)
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder)
     raw = load_file(folder / "model.safetensors")
     head = torch.randn(raw["model.embed_tokens.weight"].shape) * 0.1
     config = json.loads((folder / "config.json").read_text()) | {"tie_word_embeddings": False}
@@ -49,6 +50,29 @@ def test_an_untied_head_is_used(tmp_path: Path) -> None:
     rows = random_rows(3)
     ours = Policy.load(folder).logprobs(rows)
     assert furthest(ours, [transformers_logprobs(model, r) for r in rows]) < 1e-4
+
+
+@pytest.mark.parametrize("equal", [True, False])
+def test_a_stored_head_is_tied_if_it_equals_the_embedding_and_never_ignored(
+    small: Path, tmp_path: Path, equal: bool
+) -> None:
+    folder = shutil.copytree(small, tmp_path / "stored")
+    raw = load_file(folder / "model.safetensors")
+    raw["lm_head.weight"] = raw["model.embed_tokens.weight"] + (0.0 if equal else 1.0)
+    save_file(raw, folder / "model.safetensors", metadata={"format": "pt"})
+    if equal:
+        weights = Policy.load(folder).weights
+        assert weights.head is weights.embedding
+        return
+    with pytest.raises(ConfigError, match="set tie_word_embeddings to false") as caught:
+        Policy.load(folder)
+    assert str(caught.value).count(". ") == 0
+    config = json.loads((folder / "config.json").read_text()) | {"tie_word_embeddings": False}
+    (folder / "config.json").write_text(json.dumps(config))
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder)
+    rows = random_rows(3)
+    theirs = [transformers_logprobs(model, r) for r in rows]
+    assert furthest(Policy.load(folder).logprobs(rows), theirs) < 1e-4
 
 
 @pytest.mark.parametrize("layers", [None, [1, 2]])
@@ -64,7 +88,7 @@ def test_peft_loads_a_saved_adapter_and_agrees(
     assert furthest(ours, policy.logprobs(rows)) > 0.05, (
         "the adapter must matter for this test to say anything"
     )
-    model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(small), tmp_path)
+    model = PeftModel.from_pretrained(transformers.AutoModelForCausalLM.from_pretrained(small), tmp_path)
     assert furthest(ours, [transformers_logprobs(model, r) for r in rows]) < 1e-4
 
 
@@ -72,7 +96,7 @@ def test_an_adapter_made_by_peft_is_read(policy: Policy, small: Path, tmp_path: 
     from peft import LoraConfig, get_peft_model
 
     config = LoraConfig(r=3, lora_alpha=6, target_modules=["q_proj", "v_proj", "down_proj"], lora_dropout=0.0)
-    model = get_peft_model(AutoModelForCausalLM.from_pretrained(small), config)
+    model = get_peft_model(transformers.AutoModelForCausalLM.from_pretrained(small), config)
     torch.manual_seed(0)
     for name, parameter in model.named_parameters():
         if "lora_" in name:
@@ -82,6 +106,26 @@ def test_an_adapter_made_by_peft_is_read(policy: Policy, small: Path, tmp_path: 
     rows = random_rows(4)
     model.eval()
     assert furthest(policy.logprobs(rows, "theirs"), [transformers_logprobs(model, r) for r in rows]) < 1e-4
+
+
+@pytest.mark.parametrize("rslora", [True, False])
+def test_the_scale_of_an_adapter_is_peft_s(policy: Policy, small: Path, tmp_path: Path, rslora: bool) -> None:
+    """Rank 4, alpha 8: 4 with rsLoRA (2312.03732), 2 without. Ours in peft, and peft's again in ours."""
+    from peft import PeftModel
+
+    adapter = policy.new_adapter("x", 4, 8.0, rslora=rslora)
+    generator = torch.Generator().manual_seed(1)
+    for parameter in adapter.params.values():
+        parameter.normal_(0, 0.1, generator=generator)
+    policy.save_adapter("x", tmp_path)
+    model = PeftModel.from_pretrained(transformers.AutoModelForCausalLM.from_pretrained(small), tmp_path)
+    assert model.base_model.model.model.layers[0].mlp.down_proj.scaling == {"default": 4.0 if rslora else 2.0}
+    rows = random_rows(4)
+    wanted = [transformers_logprobs(model, r) for r in rows]
+    assert furthest(policy.logprobs(rows, "x"), wanted) < 1e-4
+    model.save_pretrained(str(tmp_path / "again"))
+    assert policy.add_adapter("y", tmp_path / "again").rslora is rslora
+    assert furthest(policy.logprobs(rows, "y"), wanted) < 1e-4
 
 
 def test_an_adapter_survives_a_round_trip_bit_for_bit(policy: Policy, tmp_path: Path) -> None:
@@ -102,7 +146,7 @@ def test_a_new_adapter_changes_nothing(policy: Policy) -> None:
 def test_a_full_save_is_read_by_transformers_and_by_us(policy: Policy, tmp_path: Path) -> None:
     policy.save(tmp_path)
     rows = random_rows(3)
-    model = AutoModelForCausalLM.from_pretrained(tmp_path)
+    model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
     assert furthest(policy.logprobs(rows), [transformers_logprobs(model, r) for r in rows]) < 1e-4
     again = Policy.load(tmp_path)
     assert furthest(policy.logprobs(rows), again.logprobs(rows)) == 0.0

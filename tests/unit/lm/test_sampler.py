@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch.overrides import TorchFunctionMode
 
 from onward.errors import NotFoundError, OnwardError
@@ -21,6 +22,7 @@ from onward.lm.sampler import Sample, Sampler, SampleRequest
 from onward.lm.tokens import TokenRow
 
 from .conftest import noisy_adapter, random_rows, with_behaviour
+from .family_networks import build
 
 PREFIX = [5, 9, 14, 30, 7, 8, 100, 41, 77, 3, 60, 61]
 
@@ -93,6 +95,32 @@ def test_every_dtype_samples_with_the_log_probs_of_its_learner(
         assert sample.logprobs == pytest.approx(learned[len(request.prompt_ids) :].tolist(), abs=most)
     odd = [p for s in samples.values() for p in s.logprobs if torch.tensor(p).bfloat16().item() != p]
     assert len(odd) > 80  # of 96: not values that were rounded to half precision
+
+
+@pytest.mark.parametrize("least_saved", [0, attention.MIN_SAVED])
+def test_scores_are_not_rounded_to_half_precision(
+    tmp_path: Path, least_saved: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Qwen2's large biases of queries and keys make scores whose rounding would move the log-probs."""
+    monkeypatch.setattr(attention, "MIN_SAVED", least_saved)
+    tensors = load_file(build("qwen2", tmp_path) / "model.safetensors")
+    for name in tensors:
+        if name.endswith(("q_proj.bias", "k_proj.bias")):
+            tensors[name].mul_(100.0)  # to a spread of 30
+    save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    policy = Policy.load(tmp_path, dtype="bfloat16")
+    sampler = Sampler(policy)
+    prompt = [*range(5, 17), *range(3, 27)]
+    asked = [SampleRequest(str(seed), prompt, 12, seed=seed) for seed in range(16)]
+    for request in asked:
+        sampler.submit(request)
+    samples = finish(sampler)
+    rows = [row_of(request, samples[request.request_id]) for request in asked]
+    gaps = [
+        (own - torch.tensor(row.logprobs)).abs()[len(prompt) :]
+        for row, own in zip(rows, policy.logprobs(rows), strict=True)
+    ]
+    assert float(torch.cat(gaps).mean()) < 0.02
 
 
 def test_half_precision_draws_from_the_distribution_of_float32(small: Path) -> None:

@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from onward.lm.batches import Batches, Prepared, Sharing
-from onward.lm.packing import Packed, Run
+from onward.lm.batches import Batches, Prepared
+from onward.lm.packing import Packed
 from onward.lm.pairs import Pair
 from onward.lm.policy import Policy
 from onward.lm.preference import DpoConfig, PreferenceLearner
+from onward.lm.sharing import Run, Sharing
 from onward.lm.tokens import TokenRow
 
 from .conftest import noisy_adapter, with_behaviour

@@ -22,10 +22,11 @@ from torch import Tensor
 pytest.importorskip("trl")
 
 from onward.lm import advantages
+from onward.lm.layout import to_transformers
 from onward.lm.learner import Learner, LearnerConfig
 from onward.lm.network import Layer, Weights
 from onward.lm.pairs import Pair
-from onward.lm.policy import Policy, _to_transformers
+from onward.lm.policy import Policy
 from onward.lm.preference import DpoConfig, PreferenceLearner
 from onward.lm.tokens import TokenRow
 
@@ -115,9 +116,11 @@ def ours(policy: Policy, learner: Any, step: Iterator[Any]) -> tuple[float, dict
     values = iter(found)
     shape = policy.shape
     embedding = next(values)
-    layers = [Layer(**{f.name: next(values) for f in dataclasses.fields(Layer)}) for _ in range(shape.layers)]
+    like = policy.weights.layers[0]
+    present = [f.name for f in dataclasses.fields(Layer) if getattr(like, f.name) is not None]
+    layers = [Layer(**{name: next(values) for name in present}) for _ in range(shape.layers)]
     weights = Weights(embedding, layers, next(values), embedding)
-    return metrics.loss, _to_transformers(shape, weights)
+    return metrics.loss, to_transformers(shape, weights)
 
 
 def assert_same(a: tuple[float, dict[str, Tensor]], b: tuple[float, dict[str, Tensor]]) -> None:

@@ -134,6 +134,7 @@ def test_a_key_that_only_sounds_like_a_secret_governs_nothing(key: str) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1500)
 @pytest.mark.parametrize("seed", [0, 1, 2, 3])
 def test_recall_does_not_hang_on_the_letters_drawn(seed: int) -> None:
     found = measure(seed, thorough=True)
@@ -142,6 +143,7 @@ def test_recall_does_not_hang_on_the_letters_drawn(seed: int) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1500)
 def test_no_drawing_of_letters_leaks() -> None:
     """Every kind sixty times, in one context each: a rule must not want a digit that chance may leave out."""
     leaks = set()

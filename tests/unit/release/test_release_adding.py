@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from peft_folders import PLAIN, Q, write_adapter, write_base
 from release_world import World
 from safetensors.numpy import load_file, save_file
@@ -18,7 +19,7 @@ from onward.errors import ConfigError, ConflictError, NotFoundError, OnwardError
 from onward.lm.sizes import folder_digest
 from onward.release import adding
 from onward.release.record import Model
-from onward.training import checkpoints
+from onward.training import checkpoints, signatures
 from onward.warehouse import Objects
 
 QUICK = {"time_scale": 0.01, "min_sessions": [10, 20, 40, 0]}
@@ -256,3 +257,25 @@ async def test_what_cannot_be_released_is_refused_with_the_way_on(site: Site, ad
 def test_no_torch_is_loaded() -> None:
     code = "import onward.release.adding, onward.cli.models, sys; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+async def test_a_checkpoint_whose_signature_is_wrong_is_not_signed_anew(
+    site: Site, adapter: Path, base: Path
+) -> None:
+    """What another hand changed after it was signed would otherwise be trusted from here on."""
+    key = Ed25519PrivateKey.generate()
+    listed = [signatures.public_text(key.public_key())]
+    models = site.settings.models.model_copy(update={"trusted_keys": listed})
+    site.settings = site.settings.model_copy(update={"models": models})
+    (adapter / "training_args.bin").unlink()
+    told: dict[str, Any] = {"job_id": "local", "epoch": 1, "base_digest": folder_digest(base)}
+    checkpoints.write_manifest(adapter, **told, metrics={"steps": 3})
+    checkpoints.sign(adapter, key)
+    signature = (adapter / checkpoints.SIGNATURE).read_bytes()
+    checkpoints.write_manifest(adapter, **told, metrics={"steps": 4})
+    (adapter / checkpoints.SIGNATURE).write_bytes(signature)
+    with pytest.raises(TamperedError, match="is not what key"):
+        await site.add(adapter)
+    assert await site.objects.list() == []
+    checkpoints.sign(adapter, key)
+    assert (await site.add(adapter)).state == "added"

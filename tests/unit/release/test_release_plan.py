@@ -10,23 +10,67 @@ from onward.release import plan
 from onward.release.evidence.rates import KnownAndLost
 from onward.release.plan import TRANSITIONS, Plan, State, Step, choose, make, move, step_verdict
 
-SETTINGS = ReleaseSettings.model_validate({})
+LEAST = {"min_sessions": [50, 100, 200, 0]}
+SETTINGS = ReleaseSettings.model_validate(LEAST)
+CANARY = ReleaseSettings.model_validate({**LEAST, "strategy": "canary"})
 
 
 @pytest.mark.parametrize(
-    ("improvement", "strategy", "first"),
-    [(0.2, "blue_green", None), (0.15, "blue_green", None), (0.1, "canary", 0.1), (0.05, "canary", 0.1),
-     (0.04, "canary", 0.05), (0.0, "canary", 0.05), (-0.05, "canary", 0.05), (-0.051, None, None)],
+    ("improvement", "strategy", "careful"),
+    [(0.2, "blue_green", False), (0.15, "blue_green", False), (0.1499, "canary", False),
+     (0.05, "canary", False), (0.0499, "canary", True), (0.04, "canary", True), (0.0, "canary", True),
+     (-0.0001, None, False), (-0.05, None, False), (-0.0501, None, False)],
 )  # fmt: skip
-def test_strategy_follows_the_seeds_table(improvement, strategy, first):
-    found = choose(improvement, SETTINGS, strategy="auto")
-    assert (found.strategy, found.first_share) == (strategy, first)
+def test_strategy_follows_the_seeds_table_at_each_border(improvement, strategy, careful):
+    found = choose(improvement, SETTINGS)
+    assert (found.strategy, found.careful) == (strategy, careful)
+
+
+@pytest.mark.parametrize("verdict", ["not shown", "not validated"])
+def test_what_was_not_measured_starts_carefully_however_good_it_looks(verdict):
+    found = choose(0.4, SETTINGS, verdict)
+    assert (found.strategy, found.careful) == ("canary", True)
+
+
+def test_a_careful_start_is_four_steps_of_an_hour_and_full_at_four_hours():
+    made = make(choose(0.04, SETTINGS), SETTINGS)
+    assert [(step.share, step.seconds, step.sessions) for step in made.steps] == [
+        (0.05, 3600, 50), (0.1, 3600, 50), (0.25, 3600, 100), (0.5, 3600, 200), (0.95, 3600, 0),
+    ]  # fmt: skip
+
+
+def test_at_a_thousand_sessions_a_day_the_least_sessions_fit_the_four_hours():
+    settings = ReleaseSettings.model_validate({})
+    made = make(choose(0.1, settings), settings, 1000.0)
+    # 1,000 a day are 41.7 an hour: 4.2, 10.4 and 41.7 of the candidate in its steps, and a third of those
+    assert [step.sessions for step in made.steps] == [1, 3, 13, 0]
+    assert [step.sessions for step in make(choose(0.1, settings), settings, 1e6).steps] == [50, 100, 200, 0]
+    assert [step.sessions for step in make(choose(0.1, settings), settings).steps] == [50, 100, 200, 0]
+
+
+def test_immediate_is_for_who_asks_and_gives_all_traffic_but_the_bake_share():
+    settings = ReleaseSettings.model_validate({"strategy": "immediate"})
+    made = make(choose(0.0, settings), settings)
+    assert made.strategy == "immediate" and [step.share for step in made.steps] == [0.95]
+    assert choose(-0.051, settings).strategy is None
+
+
+def test_the_bake_is_prolonged_until_not_worse_is_shown_or_its_limit():
+    made = Plan("canary", (Step(0.1, 60, 1), Step(0.95, 60, 0)), 600, "promote", max_bake_seconds=100)
+    arms = {"candidate": KnownAndLost(9, 0), "current": KnownAndLost(9, 0)}
+
+    def verdict(served: float, support: float) -> tuple[str, str]:
+        return step_verdict(made, 1, served=served, total=served, support=support, **arms)
+
+    assert verdict(60, 1) == ("stay", "none-against")
+    assert verdict(60, 10) == ("advance", "not worse")
+    assert verdict(100, 1) == ("advance", "none-against")
 
 
 def test_a_forced_canary_starts_with_the_configured_share_but_never_takes_a_worse_model():
-    assert choose(0.3, SETTINGS).strategy == "canary"
-    assert choose(0.0, SETTINGS).first_share == 0.1
-    assert choose(-0.2, SETTINGS).strategy is None
+    assert choose(0.3, CANARY).strategy == "canary"
+    assert choose(-0.05, CANARY).strategy == "canary" and choose(-0.051, CANARY).strategy is None
+    assert make(choose(0.0, CANARY), CANARY).steps[0].share == 0.1
 
 
 def test_the_seeds_schedule():
@@ -42,14 +86,14 @@ def test_the_seeds_schedule():
 
 
 def test_compressing_scales_time_and_never_the_minimum():
-    fast = ReleaseSettings.model_validate({"time_scale": 0.01, "canary_ramp_hours": 2})
+    fast = ReleaseSettings.model_validate({**LEAST, "time_scale": 0.01, "canary_ramp_hours": 2})
     made = make(choose(0.1, fast), fast)
     assert [step.seconds for step in made.steps[:3]] == pytest.approx([18, 18, 36])
     assert [step.sessions for step in made.steps] == [50, 100, 200, 0]
 
 
 def test_blue_green_goes_straight_to_the_bake():
-    made = make(choose(0.2, SETTINGS, strategy="auto"), SETTINGS)
+    made = make(choose(0.2, SETTINGS), SETTINGS)
     assert made.bake == 0 and made.steps[0].share == 0.95
 
 
@@ -130,4 +174,4 @@ def test_the_table_of_transitions():
     with pytest.raises(IllegalTransitionError):
         move(State.VALIDATING, State.ROLLED_BACK)
     assert set(TRANSITIONS) == set(State)
-    assert {State.PROMOTED, State.ROLLED_BACK, State.REJECTED, State.ABORTED} == plan.TERMINAL
+    assert {State.PROMOTED, State.ROLLED_BACK, State.REJECTED, State.ABORTED, State.SHADOWED} == plan.TERMINAL

@@ -203,7 +203,7 @@ async def test_a_four_hour_canary_on_the_seeds_schedule():
         assert minutes <= shares[share] <= minutes + 10
     assert world.record.decision == "promoted"
     await world.run(3)
-    first, last = world.deployed[1], world.deployed[2]
+    first, last = world.deployed[1], world.deployed[-1]
     assert first["model_info"]["model_id"] == "agent-zero-rl-v2.4"
     assert first["deployment_config"]["traffic_percentage"] == 10
     assert [step["percentage"] for step in first["deployment_config"]["ramp_schedule"]] == [10, 25, 50, 100]
@@ -306,8 +306,9 @@ async def test_a_rejection_names_its_numbers_in_the_record_and_the_alert():
     await world.job("job-1", "d1")
     await world.run(6)
     reason = world.record.reason or ""
-    assert reason.startswith("success 0.40, current 0.50, difference -0.10 [-0.1")
-    assert reason.endswith("], limit -0.05; refusal 8 of 20, current 16 of 20, p 0.004")
+    assert reason.startswith("desk: success 0.40, current 0.50, difference -0.10 [-0.1")
+    lost = "lost t40, t41, t42, t43, t44 and 5 more"
+    assert reason.endswith(f"], limit -0.05, {lost}; refusal 8 of 20, current 16 of 20, p 0.004")
     told = next(item for item in world.alerts.raised if item[0] == "release_rejected")
     assert told[1] == f"agent-zero-rl-v1 was rejected: {reason} (job job-1)."
     assert told[3]["why"] == reason

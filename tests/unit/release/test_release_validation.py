@@ -6,21 +6,44 @@ import json
 import math
 
 import pytest
+from release_world import FakeSuite
 
 from onward.envs import desk
 from onward.errors import TrainingError
-from onward.release.validation import comparison, probe_prompts, suite
+from onward.release.validation import checks, comparison, probe_prompts, suite, verdict
 from onward.release.validation.probe_prompts import CHECKS, CheckResult, passes
-from onward.release.validation.suite import TaskResult
 from onward.serving.engines import Generation
+from onward.suites import desk as desk_suite
+from onward.suites import statistics
+from onward.suites.suite import ItemResult
+
+RULES = verdict.Rules(("desk",))
 
 
-def results(pattern: str, kind: str = "k") -> list[TaskResult]:
-    return [TaskResult(f"t{i}", kind, mark == "1", float(mark)) for i, mark in enumerate(pattern)]
+class Host(FakeSuite):
+    """Marks per digest, and the same answers to the checks for everybody."""
+
+    def __init__(self, marks: dict[str | None, str], checked: list[CheckResult]) -> None:
+        super().__init__({}, {})
+        self.marks, self.checked = marks, checked
+
+    async def run_suite(self, name: str, digest: str | None) -> list[ItemResult]:
+        return results(self.marks[digest])
+
+    async def run_checks(self, digest: str | None) -> list[CheckResult]:
+        return self.checked
+
+
+def results(pattern: str, kind: str = "k") -> list[ItemResult]:
+    return [ItemResult(f"t{i}", kind, float(mark), mark == "1") for i, mark in enumerate(pattern)]
+
+
+def compared(new: str, old: str) -> comparison.Comparison:
+    return comparison.compare(comparison.pair(results(new), results(old))[0])
 
 
 def test_compare_by_hand():
-    found = comparison.compare(results("1110"), results("1000"))
+    found = compared("1110", "1000")
     assert (found.candidate, found.current, found.difference) == (0.75, 0.25, 0.5)
     assert (found.better, found.worse, found.sign_p) == (2, 0, 0.5)
     assert found.low <= 0.5 <= found.high
@@ -28,18 +51,18 @@ def test_compare_by_hand():
 
 
 def test_sign_test_by_hand():
-    assert comparison.sign_test(0, 0) == 1.0
-    assert comparison.sign_test(5, 0) == pytest.approx(2 / 32)
-    assert comparison.sign_test(8, 2) == pytest.approx(2 * (1 + 10 + 45) / 1024)
+    assert statistics.sign_test(0, 0) == 1.0
+    assert statistics.sign_test(5, 0) == pytest.approx(2 / 32)
+    assert statistics.sign_test(8, 2) == pytest.approx(2 * (1 + 10 + 45) / 1024)
 
 
 def test_different_tasks_are_refused():
     with pytest.raises(TrainingError, match="different tasks"):
-        comparison.compare(results("111"), results("11"))
+        compared("111", "11")
 
 
 def test_identical_policies_differ_by_nothing():
-    found = comparison.compare(results("1010"), results("1010"))
+    found = compared("1010", "1010")
     assert (found.difference, found.low, found.high, found.sign_p) == (0, 0, 0, 1.0)
 
 
@@ -82,12 +105,12 @@ def answers(refusal: str, form: str = "1" * 20) -> list[CheckResult]:
 
 
 def test_the_one_sided_sign_test_by_hand():
-    assert comparison.worse_p(0, 0) == comparison.worse_p(3, 0) == 1.0
-    assert comparison.worse_p(0, 4) == 1 / 16
-    assert comparison.worse_p(0, 5) == 1 / 32
-    assert comparison.worse_p(1, 6) == (7 + 1) / 2**7  # 0.0625
-    assert comparison.worse_p(1, 7) == (8 + 1) / 2**8  # 0.0352
-    assert comparison.worse_p(2, 2) == (6 + 4 + 1) / 2**4
+    assert statistics.worse_p(0, 0) == statistics.worse_p(3, 0) == 1.0
+    assert statistics.worse_p(0, 4) == 1 / 16
+    assert statistics.worse_p(0, 5) == 1 / 32
+    assert statistics.worse_p(1, 6) == (7 + 1) / 2**7  # 0.0625
+    assert statistics.worse_p(1, 7) == (8 + 1) / 2**8  # 0.0352
+    assert statistics.worse_p(2, 2) == (6 + 4 + 1) / 2**4
 
 
 WORSE = "relative to the current model: significantly worse"
@@ -122,7 +145,7 @@ HARDLY_ANY = "nothing: the candidate passes none, the current model hardly any"
     ],
 )  # fmt: skip
 def test_checks_are_absolute_or_not_significantly_worse(new, old, p, ok, judged):
-    passed, facts = comparison.compare_checks(answers(new), answers(old))
+    passed, facts = checks.compare_checks(answers(new), answers(old))
     assert passed is ok
     found = facts["refusal"]
     assert (found["ok"], found["judged"], found["p"]) == (ok, judged, pytest.approx(p))
@@ -143,13 +166,13 @@ def test_of_two_equal_models_hardly_one_in_forty_is_rejected(rate):
         new = "1" * both + "1" * won + "0" * lost + "0" * neither
         old = "1" * both + "0" * won + "1" * lost + "0" * neither
         pairs = [(a == "1", b == "1") for a, b in zip(new, old, strict=True)]
-        rejected += chance * (not comparison._compare_pairs(pairs)["ok"])
+        rejected += chance * (not checks._compare_pairs(pairs)["ok"])
     assert rejected < 0.025
 
 
 def test_each_kind_is_judged_by_itself():
     """Form that got lost is not made up for by refusals that were won."""
-    passed, facts = comparison.compare_checks(answers("1" * 20, "0" * 20), answers("0" * 20, "1" * 20))
+    passed, facts = checks.compare_checks(answers("1" * 20, "0" * 20), answers("0" * 20, "1" * 20))
     assert not passed and facts["refusal"]["ok"] and not facts["format"]["ok"]
 
 
@@ -164,20 +187,15 @@ def test_each_kind_is_judged_by_itself():
     ],
 )
 def test_nothing_against_nothing_is_not_shown_and_only_a_failure_rejects(new, old, verdict, together):
-    kept, facts = comparison.compare_checks(answers(new), answers(old))
+    kept, facts = checks.compare_checks(answers(new), answers(old))
     assert facts["refusal"]["verdict"] == verdict and facts["format"]["verdict"] == "passed"
-    assert comparison.safety(facts) == together
+    assert checks.safety(facts) == together
     assert kept is (verdict != "failed")
 
 
 async def test_a_candidate_that_never_declines_is_never_called_safe():
-    async def run_suite(digest):
-        return results("1111")
-
-    async def run_checks(digest):
-        return answers("0" * 20)
-
-    found = await comparison.validate("new", None, run_suite, run_checks, suite="desk", min_delta=-0.05)
+    host = Host({"new": "1111", None: "1111"}, answers("0" * 20))
+    found = await verdict.validate("new", None, host, RULES)
     assert found["passed"] is True  # nothing was lost: the release may go on
     assert found["results"]["safety_checks_passed"] is False
     assert found["summary"]["safety"] == "not shown"
@@ -192,7 +210,7 @@ def test_what_passed_is_counted_by_check_and_two_lost_answers_are_named():
         CheckResult(one.check_id, one.kind, one.passed, one.sample, "" if one.passed else f"{one.check_id}!")
         for one in answers("00000011111111101111")
     ]
-    _, facts = comparison.compare_checks(new, answers("00001111111111111111"))
+    _, facts = checks.compare_checks(new, answers("00001111111111111111"))
     fact = facts["refusal"]
     assert (fact["passed"], fact["current"], fact["better"], fact["worse"]) == (13, 16, 0, 3)
     assert fact["by_check"]["refusal0"] == {"candidate": 0, "current": 0, "of": 4}
@@ -220,7 +238,7 @@ async def test_a_failing_answer_is_stored_redacted_and_at_most_300_characters_lo
 
 def test_checks_that_do_not_pair_are_refused():
     with pytest.raises(TrainingError, match="different checks"):
-        comparison.compare_checks(answers("1" * 20), answers("1" * 20)[:-1])
+        checks.compare_checks(answers("1" * 20), answers("1" * 20)[:-1])
 
 
 async def test_every_check_is_sampled_four_times_with_seeds_of_its_own():
@@ -237,25 +255,20 @@ async def test_every_check_is_sampled_four_times_with_seeds_of_its_own():
 
 def test_a_worse_streak_of_one_check_is_not_diluted():
     """All four samples of two checks lost: p = 1/256."""
-    assert not comparison.compare_checks(answers("0" * 8 + "1" * 12), answers("1" * 20))[0]
+    assert not checks.compare_checks(answers("0" * 8 + "1" * 12), answers("1" * 20))[0]
 
 
 async def test_validate_says_what_was_not_run_and_claims_nothing_more():
-    async def run_suite(digest):
-        return results("1111" if digest == "new" else "1101")
-
-    async def run_checks(digest):
-        return answers("1" * 8 + "0" * 12)
-
-    found = await comparison.validate("new", None, run_suite, run_checks, suite="desk", min_delta=-0.05)
+    host = Host({"new": "1111", None: "1101"}, answers("1" * 8 + "0" * 12))
+    found = await verdict.validate("new", None, host, RULES)
     assert found["passed"] and found["improvement"] == 0.25
     assert found["results"]["benchmark_scores"] == {"desk": 1.0, "desk_current": 0.75, "desk/k": 1.0}
     assert found["results"]["safety_checks_passed"] is True
-    assert {"jailbreak", "toxicity", "code_generation"} <= set(found["not_run"])
+    assert {"safety", "human_evaluation", "code_generation"} <= set(found["not_run"])
     means = found["summary"]["safety_checks_passed_means"]
     assert "each sampled 4 times, nothing else" in means
     assert means.endswith("; refusal only in comparison with the current model, which may fail them too")
-    skipped = comparison.skipped()
+    skipped = verdict.skipped(RULES)
     assert not any(skipped["results"].values())
     assert "refusal" in skipped["not_run"]
 
@@ -274,9 +287,9 @@ async def test_the_desk_suite_plays_the_validation_tasks_at_most_64_at_once():
         answer = solutions[session_id][turn]
         return answer if isinstance(answer, str) else json.dumps(answer)
 
-    found = await suite.play_all(complete, 80)
-    assert [result.task_id for result in found] == [task.task_id for task in desk.tasks("validation", 80)]
-    assert all(result.success and result.completion == 1.0 for result in found)
+    found = await desk_suite.play_all(complete, 80)
+    assert [result.item_id for result in found] == [task.task_id for task in desk.tasks("validation", 80)]
+    assert all(result.success and result.score == 1.0 for result in found)
     assert peak == 64
 
 
@@ -284,7 +297,7 @@ async def test_a_policy_that_babbles_solves_nothing_and_fails_every_check():
     async def complete(messages, session_id):
         return "hello"
 
-    found = await suite.play_all(complete, 10)
+    found = await desk_suite.play_all(complete, 10)
     assert not any(result.success for result in found)
     assert not any(result.passed for result in await probe_prompts.run_checks(complete, str))
 

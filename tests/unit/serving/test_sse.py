@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from onward.serving.http.streaming import Chunks, failure
+from onward.serving.protocol.events import Chunks
 
 CALL = {"id": "call_1", "type": "function", "function": {"name": "add", "arguments": '{"x": 1}'}}
 
@@ -56,5 +56,5 @@ def test_usage_has_a_chunk_of_its_own_and_is_null_before():
 
 
 def test_an_error_ends_without_done():
-    (event,) = parsed(failure({"error": {"message": "gone"}}))
+    (event,) = parsed(Chunks("g", "m", 7, include_usage=False).failure({"error": {"message": "gone"}}))
     assert event == {"error": {"message": "gone"}}

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from onward.capture.conversations.answers import ParsedAnswer, ToolCall, call_id, read_answer, streamable_text
 from onward.http.app import HttpError
-from onward.serving.protocol.openai import check_tools
+from onward.serving.protocol.tools import check_tools
 
 NAMES = {"add", "search"}
 ADD = '{"tool_name": "add", "tool_args": {"x": 1}}'

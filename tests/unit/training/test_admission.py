@@ -8,7 +8,8 @@ import pytest
 from scored_trajectories import KEY, freeze, sampling, task
 
 from onward.errors import TrainingError
-from onward.training.data import admission, dataset
+from onward.lm.tokens import rows_from_calls
+from onward.training.data import admission, conversations, dataset
 from onward.training.data.admission import AdmissionRules, ScoredTrajectory
 
 
@@ -158,6 +159,52 @@ def test_a_line_holds_no_more_than_the_job_needs(tmp_path: Path) -> None:
     frozen = freeze(tmp_path, [task("a", sampling()), task("b", sampling())])
     line = json.loads(frozen.path.read_text().splitlines()[0])
     assert set(line) == {
-        "trajectory_id", "session_id", "task_type", "group_key", "outcome", "success", "unparsable",
-        "raw_total", "staleness", "calls",
+        "trajectory_id", "task_id", "session_id", "task_type", "group_key", "outcome", "success",
+        "unparsable", "raw_total", "staleness", "calls",
     }  # fmt: skip
+
+
+_MASK = {"constraint": {"kind": "tool_calls", "hash": "0" * 16}}
+
+
+@pytest.mark.parametrize("shaped", [_MASK, {"presence_penalty": 0.5}, {"logit_bias": {"5": 1.0}}])
+def test_tokens_of_a_grammar_a_penalty_or_a_bias_are_context_and_never_learned_from(
+    tmp_path: Path, shaped: dict[str, Any]
+) -> None:
+    first = sampling(token_ids=[7, 8], logprobs=[-0.1, -0.2], **shaped)
+    second = sampling(continues=first["generation_id"], prompt_ids=[3], token_ids=[9], logprobs=[-0.3])
+    scored = [task("both", first, second), task("all", sampling(**shaped)), task("none", sampling())]
+    frozen = freeze(tmp_path, scored)
+    assert frozen.excluded == {"shaped_logits": 1}
+    lines = {line["trajectory_id"]: line for line in dataset.read(frozen.path)}
+    assert admission.masked(lines["both"]["calls"]) == {first["generation_id"]}
+    (row,) = rows_from_calls(conversations.calls_of(lines["both"]))
+    prompt = len(first["prompt_ids"])
+    assert row.ids == [*first["prompt_ids"], 7, 8, 3, 9]
+    assert row.sampled == [False] * (prompt + 3) + [True]
+    assert row.logprobs[-1] == -0.3 and row.stretches() == [(1, 1)]
+
+
+@pytest.mark.parametrize("drawn", [{"temperature": 0.0}, {"top_p": 0.9}, {"top_k": 40}])
+def test_how_a_call_that_is_context_alone_was_drawn_excludes_no_free_call_beside_it(
+    tmp_path: Path, drawn: dict[str, Any]
+) -> None:
+    forced = sampling(**_MASK, **drawn)
+    scored = [
+        task("both", sampling(), forced),
+        task("free", sampling(), sampling(**drawn)),
+        task("a", sampling()),
+    ]
+    frozen = freeze(tmp_path, scored)
+    lines = {line["trajectory_id"]: line for line in dataset.read(frozen.path)}
+    assert set(lines) == {"both", "a"}
+    assert frozen.excluded == {"greedy" if "temperature" in drawn else "truncated_support": 1}
+    assert admission.masked(lines["both"]["calls"]) == {forced["generation_id"]}
+
+
+def test_preferences_learn_from_shaped_answers_too(tmp_path: Path) -> None:
+    scored = [_with_text(task(name, sampling(**_MASK), context={"group_id": "a"}, success=name == "good"))
+              for name in ("good", "bad")]  # fmt: skip
+    frozen = freeze(tmp_path, scored, algorithm="dpo")
+    calls = [call for line in dataset.read(frozen.path) for call in line["calls"]]
+    assert len(calls) == 2 and all("trains" not in call for call in calls)

@@ -11,7 +11,7 @@ import pytest
 from onward.envs.registry import find
 from onward.errors import ConfigError
 from onward.training.job import local
-from onward.training.job.local import RunOptions
+from onward.training.job.run_options import RunOptions
 from onward.training.spec.environment_plan import EnvironmentPlan
 
 

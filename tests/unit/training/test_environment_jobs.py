@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from onward.contracts import TrainingRequest
 from onward.errors import TrainingError
 from onward.training import checkpoints
 from onward.training.job import onpolicy, worker
+from onward.training.role import results
 from onward.training.role import trainer as service
 from onward.training.spec import recipes, request
 
@@ -24,7 +27,7 @@ WORLDS = Path(__file__).parents[2] / "worlds"
 async def test_a_job_learns_in_an_environment_and_commits_what_it_measured(
     tmp_path: Path, arms_base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(WORLDS))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(WORLDS), *sys.path]))
     world = World(tmp_path, training={"environments": ["arms_environment:ARMS"]})
     world.ctx.base_model = arms_base
     arm = {"arm": "current", "model_id": "base", "adapter_digest": None, "model_digest": "d"}
@@ -47,6 +50,7 @@ async def test_a_job_learns_in_an_environment_and_commits_what_it_measured(
     assert status["evaluation_results"] == {
         "holdout_reward": held_out["after"]["reward"],
         "improvement_over_baseline": held_out["after"]["reward"] - held_out["before"]["reward"],
+        "holdout": held_out["after"],
     }
 
 
@@ -76,9 +80,10 @@ async def test_a_job_reports_the_held_out_reward_of_the_policy_that_it_releases(
     metrics = said[-1]["metrics"]
     assert metrics["handed_out"]["step"] == 1 and metrics["handed_out"]["of"] == 3
     assert metrics["last"]["held_out"]["reward"] == 0.1
-    assert service.evaluation_results(metrics) == {
+    assert results.evaluation_results(metrics) == {
         "holdout_reward": 0.7,
         "improvement_over_baseline": pytest.approx(0.3),
+        "holdout": {"success": 0.75, "reward": 0.7, "episodes": 16, "unscored": 0},
     }
 
 
@@ -87,7 +92,7 @@ async def test_a_job_reports_the_held_out_reward_of_the_policy_that_it_releases(
     [
         (asked({"name": "maze"}, "dpo"), "plays nothing"),
         (asked(None), "names no environment"),
-        (asked({"name": "maze"}, source="s3"), "cannot be read yet"),
+        (asked({"name": "maze"}, source="s3"), "needs objects.trajectories_url"),
         (asked({"name": "maze", "group_size": 1}), "or use reinforce or ppo"),
         (asked({"name": "maze", "turns": 3}), "turns is wrong"),
     ],

@@ -13,6 +13,7 @@ from arms_environment import Arms
 from environment_served import served_environment
 from job_world import Events, MakeJob
 
+from onward.lm import paths, probe
 from onward.lm.learner import Learner
 from onward.lm.sampler import Sampler
 from onward.training import checkpoints
@@ -232,13 +233,14 @@ def test_caches_of_a_step_that_is_over_are_let_go_without_a_garbage_collection(
             made.append(weakref.ref(self))
             most = max(most, sum(ref() is not None for ref in made))
 
-    monkeypatch.setattr(actor, "Sampler", Watched)
+    monkeypatch.setattr(paths, "Sampler", Watched)
     gc.disable()
     try:
         assert worker.main(make_job(environment=plan(steps=4))) == 0, events[-1]
     finally:
         gc.enable()
-    assert len(made) == 4 + 5 and most == 1  # each step, and the held-out tasks before and after it
+    # Each step, the held-out tasks before and after it, and the probe's answers with and without the adapter.
+    assert len(made) == 4 + 5 + 2 and most == 1
 
 
 def test_what_is_learned_from_is_sampled_for_training_and_what_is_measured_is_not(
@@ -251,7 +253,7 @@ def test_what_is_learned_from_is_sampled_for_training_and_what_is_measured_is_no
             asked.append((request.temperature, request.for_training))
             super().submit(request)
 
-    monkeypatch.setattr(actor, "Sampler", Watched)
+    monkeypatch.setattr(paths, "Sampler", Watched)
     assert worker.main(make_job(environment=plan(steps=1, held_out_temperature=0.0))) == 0, events[-1]
     assert set(asked) == {(1.0, True), (0.0, False)}
 
@@ -289,9 +291,20 @@ def test_a_kl_penalty_in_an_environment_holds_to_where_the_run_began(
 def test_one_thread_plays_and_learns(
     make_job: MakeJob, events: Events, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two threads that compute are two teams of OpenMP, which then sleeps at every wait."""
+    """Two threads that compute are two teams of OpenMP, which then sleeps at every wait.
+
+    The probe of the checkpoint is computed once, when the run is over, and may be elsewhere.
+    """
     computing: set[int] = set()
-    sampled, learned = Sampler.step, Learner.update
+    probed: list[int] = []
+    sampled, learned, probing = Sampler.step, Learner.update, probe.make
+
+    def at_the_end(*given: Any) -> probe.Probe:
+        before = set(computing)
+        made = probing(*given)
+        computing.intersection_update(before)
+        probed.append(len(computing))
+        return made
 
     def step(self: Sampler) -> Any:
         computing.add(threading.get_ident())
@@ -303,7 +316,9 @@ def test_one_thread_plays_and_learns(
 
     monkeypatch.setattr(Sampler, "step", step)
     monkeypatch.setattr(Learner, "update", update)
+    monkeypatch.setattr(probe, "make", at_the_end)
     assert worker.main(make_job(environment=plan(steps=2))) == 0, events[-1]
+    assert probed == [1]
     assert len(computing) == 1 and threading.get_ident() not in computing
 
 

@@ -2,20 +2,17 @@
 
 import asyncio
 import errno
-import hashlib
 import itertools
 import json
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from trainer_world import World
+from trainer_world import World, world_with_a_job
 
 from onward.bus import DeadLetter
-from onward.contracts import TrainingRequest, encode
+from onward.contracts import TrainingRequest
 from onward.errors import (
     BusError,
     BusRefusedError,
@@ -27,93 +24,13 @@ from onward.errors import (
     WarehouseError,
     WarehouseRefusedError,
 )
-from onward.training import checkpoints
-from onward.training.data import frozen
 from onward.training.role import trainer as service
-from onward.warehouse import Objects
+from onward.training.role.endings import ChildError, ChildKilledError
 
 
 @pytest.fixture
 async def world(tmp_path: Path) -> World:
-    made = World(tmp_path)
-    asked = TrainingRequest.model_validate(
-        {
-            "training_job_id": "job-1",
-            "timestamp": "2026-01-01T00:00:00Z",
-            "requester": "tests",
-            "trigger_reason": "threshold_reached",
-            "training_config": {
-                "algorithm": "reinforce",
-                "base_model": "tiny",
-                "dataset": {"source": "clickhouse", "sample_size": 10},
-                "hyperparameters": {"learning_rate": 1e-3, "batch_size": 8, "epochs": 1},
-            },
-        }
-    )
-    await service.Trainer(made.ctx).table.register(asked)
-    made.request = SimpleNamespace(data=encode(asked))
-    return made
-
-
-class Crash(BaseException):
-    """The process died here."""
-
-
-def _job(folder: Path) -> Callable[..., Any]:
-    """What the child leaves: a checkpoint, the same from the same frozen data."""
-
-    async def compute(lease: Any, at: Path, made: Any) -> dict[str, Any]:
-        out = at / "checkpoint"
-        out.mkdir(exist_ok=True)
-        (out / "adapter_config.json").write_text("{}")
-        (out / "adapter_model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
-        checkpoints.write_manifest(
-            out, job_id=lease.record.job_id, epoch=lease.record.attempt, base_digest="base"
-        )
-        return {"seconds": 1.0, "samples": 2, "metrics": {}}
-
-    return compute
-
-
-@pytest.mark.parametrize(
-    "point", ["intake", "frozen", "before_upload", "before_commit", "after_commit", "finished"]
-)
-async def test_a_crash_at_each_step_of_a_job_ends_in_one_commit_that_is_announced(
-    world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, point: str
-) -> None:
-    async def prepared(*_: Any) -> dict[str, Any]:
-        return {}
-
-    def die(name: str) -> None:
-        if name == f"training.{point}":
-            raise Crash
-
-    monkeypatch.setattr(service.request, "check", lambda *_: None)
-    monkeypatch.setattr(service.Trainer, "_prepare", prepared)
-    monkeypatch.setattr(service.Trainer, "_compute", staticmethod(_job(tmp_path)))
-    monkeypatch.setattr(service, "crashpoint", die)
-    first = service.Trainer(world.ctx)
-    with pytest.raises(Crash):
-        if point == "intake":
-            await first.handle_requests([world.request])
-        await first.run_jobs()
-    monkeypatch.setattr(service, "crashpoint", lambda name: None)
-    second = service.Trainer(world.ctx)
-    await second.reannounce()
-    await second.handle_requests([world.request])  # it was never acknowledged
-    working = asyncio.create_task(second.run_jobs())
-    for _ in range(200):
-        await world.clock.advance(0.1)
-        await asyncio.sleep(0.005)
-        if world.job.state == "completed":
-            break
-    working.cancel()
-    await asyncio.gather(working, return_exceptions=True)
-    commit = await checkpoints.read_commit(world.ctx.objects, "job-1")
-    assert world.job.state == "completed" and world.job.commit == commit
-    assert commit.epoch == (2 if point in ("frozen", "before_upload", "before_commit") else 1)
-    done = [status for status in world.published.values() if status["status"] == "completed"]
-    assert [status["artifacts"]["final_checkpoint"] for status in done] == [commit.object_prefix]
+    return await world_with_a_job(tmp_path)
 
 
 async def _for_ever(lease: Any) -> Any:
@@ -136,28 +53,28 @@ async def test_a_job_whose_lease_ran_out_while_nats_was_away_is_run_again_by_the
 
 async def test_a_child_that_crashes_is_started_again_until_the_attempts_are_used_up(world: World) -> None:
     async def dies(lease: Any) -> Any:
-        raise service._ChildDiedError("UNKNOWN", "The training process ended with code -11 and no result.")
+        raise ChildError("UNKNOWN", "The training process ended with code -11 and no result.")
 
     async with world.trainer(dies):
         await world.clock.advance(30.0)
     assert (world.job.state, world.job.attempt) == ("failed", 3)
     assert world.job.error is not None and world.job.error.code == "UNKNOWN"
-    assert world.alerts == []  # the coordinator alerts, once, when it hears the status
+    assert world.alerts == ["training_unknown_error"] * 3
 
 
 async def test_a_child_that_is_killed_again_and_again_has_a_limit_of_its_own(world: World) -> None:
-    """A job that needs more memory than there is, is killed each time."""
+    """The job may be the cause, where the kernel does not say whom it killed for memory."""
 
     async def killed(lease: Any) -> Any:
-        raise service._ChildKilledError("OOM", "The training process ended with code -9 and no result.")
+        raise ChildKilledError("INFRA", "The training process ended with code -9 and no result.")
 
     async with world.trainer(killed):
         await world.clock.advance(30.0)
         assert (world.job.state, world.job.failed_attempts) == ("queued", 0)
-        await world.clock.advance(600.0)
+        await world.clock.advance(1900.0)
     assert (world.job.state, world.job.attempt, world.job.killed) == ("failed", 10, 10)
-    assert world.job.error is not None and world.job.error.code == "OOM"
-    assert world.alerts == ["training_interrupted"]
+    assert world.job.error is not None and world.job.error.code == "INFRA"
+    assert world.alerts == ["training_interrupted"] * 2
 
 
 OUTAGES = {
@@ -171,7 +88,7 @@ OUTAGES = {
 
 @pytest.mark.parametrize("kind", OUTAGES)
 async def test_an_outage_however_long_does_not_use_up_the_attempts(world: World, kind: str) -> None:
-    ends = 3600.0
+    ends = 1300.0
 
     async def attempt(lease: Any) -> Any:
         if world.clock.monotonic() < ends:
@@ -182,9 +99,9 @@ async def test_an_outage_however_long_does_not_use_up_the_attempts(world: World,
         await world.clock.advance(ends - 10)
         assert not task.done()
         assert world.job.state in ("queued", "running") and world.job.failed_attempts <= 1
-        assert 60 <= world.job.attempt < 90  # each minute, after the first few
-        assert world.alerts[0] == "training_interrupted" and len(world.alerts) < 4
-        await world.clock.advance(120.0)
+        assert world.job.attempt == 9  # after pauses of 5, 10, 20 … 320, and then 600 s
+        assert world.alerts == ["training_interrupted"] * 2
+        await world.clock.advance(600.0)
     assert (world.job.state, world.job.failed_attempts) == ("failed", 1)
     assert world.job.error is not None and world.job.error.code == "DATA"
 
@@ -312,29 +229,6 @@ async def test_trainers_that_vanish_do_not_use_up_the_attempts(world: World) -> 
             assert (world.job.state, world.job.killed, world.job.failed_attempts) == ("running", n + 1, 1)
 
 
-@pytest.mark.parametrize(
-    ("ending", "killed"),
-    [("os.kill(os.getpid(), 9)", True), ("os.kill(os.getpid(), 15)", True), ("sys.exit(3)", True),
-     ("os.abort()", False), ("sys.exit(1)", False), ("sys.exit(0)", False)],
-)  # fmt: skip
-async def test_a_childs_end_tells_a_kill_from_a_crash(
-    world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ending: str, killed: bool
-) -> None:
-    async def start(*_: Any, **__: Any) -> Any:
-        code = f"import os, resource, sys; resource.setrlimit(resource.RLIMIT_CORE, (0, 0)); {ending}"
-        return await asyncio.create_subprocess_exec(
-            sys.executable, "-c", code, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
-        )
-
-    monkeypatch.setattr(service.children, "start", start)
-    trainer = service.Trainer(world.ctx)
-    record, revision = await trainer.table.get("job-1")
-    lease = service.JobLease(trainer.table, record, revision, world.clock, 30.0, 0.0)
-    with pytest.raises(service._ChildDiedError) as ended:
-        await trainer._compute(lease, tmp_path, {"samples": 1, "excluded": {}})
-    assert isinstance(ended.value, service._ChildKilledError) is killed
-
-
 async def test_a_store_that_is_away_for_a_moment_fails_no_job_and_no_role(world: World) -> None:
     async def away(lease: Any) -> Any:
         if lease.record.attempt == 1:
@@ -387,28 +281,6 @@ async def test_a_second_trainer_on_the_same_folder_is_refused_before_it_takes_th
     assert world.job.state == "queued"
 
 
-async def test_a_stored_adapter_that_is_not_the_one_that_serves_is_not_trained_from(tmp_path: Path) -> None:
-    made = tmp_path / "checkpoint"
-    made.mkdir()
-    (made / "adapter_config.json").write_text("{}")
-    (made / "adapter_model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
-    manifest = checkpoints.write_manifest(made, job_id="j", epoch=1, base_digest="base")
-    objects = Objects.open(tmp_path / "objects")
-    prefix = await checkpoints.upload(objects, made, job_id="j", epoch=1)
-    ctx: Any = SimpleNamespace(objects=objects)
-    sha = hashlib.sha256((made / "manifest.json").read_bytes()).hexdigest()
-    current = {
-        "model_id": "m", "object_prefix": prefix, "adapter_digest": manifest.adapter_digest,
-        "manifest_sha256": sha,
-    }  # fmt: skip
-    await frozen._fetch_start(ctx, current, tmp_path / "start")
-    assert json.loads((tmp_path / "start" / "manifest.json").read_text())["job_id"] == "j"
-    with pytest.raises(TamperedError, match="must not be trained from"):
-        await frozen._fetch_start(ctx, {**current, "adapter_digest": "f" * 64}, tmp_path / "start")
-    with pytest.raises(TamperedError, match="not the one that was committed"):
-        await frozen._fetch_start(ctx, {**current, "manifest_sha256": "f" * 64}, tmp_path / "start")
-
-
 async def test_a_request_that_would_skip_the_validation_becomes_a_dead_letter_and_no_job(
     world: World,
 ) -> None:
@@ -418,3 +290,47 @@ async def test_a_request_that_would_skip_the_validation_becomes_a_dead_letter_an
     (disposition,) = await trainer.handle_requests([SimpleNamespace(data=json.dumps(document).encode())])
     assert isinstance(disposition, DeadLetter) and disposition.reason == "operator_only"
     assert [record.job_id for record, _ in await trainer.table.all()] == ["job-1"]
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"base_model": "gpt-of-nobody"}, "This service trains 'smollm2' and was asked for 'gpt-of-nobody'"),
+        (
+            {"dataset": {"source": "local", "sample_size": 8, "path": "/etc/passwd"}},
+            "dataset.path is '/etc/passwd', which is outside",
+        ),
+        (
+            {"dataset": {"source": "local", "sample_size": 8, "environment": {"name": "maze", "stepz": 1}}},
+            "dataset.environment.stepz is wrong",
+        ),
+    ],
+)
+async def test_an_impossible_request_fails_when_it_arrives_also_behind_a_long_queue(
+    tmp_path: Path, change: dict[str, Any], sentence: str
+) -> None:
+    world = await world_with_a_job(tmp_path, training={"data_roots": [str(tmp_path)]})
+    document = json.loads(world.request.data) | {"training_job_id": "job-2"}
+    document["training_config"] = {**document["training_config"], "algorithm": "rloo", **change}
+    trainer = service.Trainer(world.ctx)
+    message: Any = SimpleNamespace(data=json.dumps(document).encode())
+    for _ in range(2):  # the message may come again
+        assert not isinstance((await trainer.handle_requests([message]))[0], DeadLetter)
+    record, _ = await trainer.table.get("job-2")
+    assert (record.state, record.attempt, record.announced) == ("failed", 0, True)
+    assert record.error is not None and record.error.code == "DATA" and sentence in record.error.message
+    assert (world.job.state, list(await trainer.table.positions())) == ("queued", ["job-1"])
+    told = [status["status"] for status in world.published.values() if status["training_job_id"] == "job-2"]
+    assert told == ["failed"]
+
+
+async def test_a_control_request_that_names_code_fails_when_it_arrives(world: World) -> None:
+    document = {
+        "training_job_id": "job-2", "timestamp": "2026-01-01T00:00:00Z", "requester": "tests",
+        "algorithm": "dqn", "environment": "os.path:join",
+    }  # fmt: skip
+    trainer = service.Trainer(world.ctx)
+    await trainer.handle_control([SimpleNamespace(data=json.dumps(document).encode())])  # pyright: ignore
+    record, _ = await trainer.table.get("job-2")
+    assert record.state == "failed" and record.error is not None
+    assert "let the operator list it in training.environments" in record.error.message

@@ -20,7 +20,7 @@ def line(name: str, session: str, score: float | None, at: str) -> dict:
 def test_of_many_votes_of_a_session_the_last_counts_and_the_others_are_silence():
     lines = [line(f"t{i}", "s", 1.0, f"2026-01-01T00:00:0{i}Z") for i in range(9)]
     lines.append(line("last", "s", 0.0, "2026-01-01T00:00:09Z"))
-    assert one_per_session(lines) == 9 and not any("vote" in one for one in lines)
+    assert len(one_per_session(lines)) == 9 and not any("vote" in one for one in lines)
     assert [one["raw_total"] for one in lines[:9]] == pytest.approx([0.525 / 0.65] * 9)
     assert lines[9]["raw_total"] == pytest.approx(0.40 / 0.65)
 
@@ -28,7 +28,7 @@ def test_of_many_votes_of_a_session_the_last_counts_and_the_others_are_silence()
 def test_sessions_do_not_take_each_other_s_votes_and_silence_stays():
     lines = [line("a", "s1", 1.0, "1"), line("b", "s2", 0.0, "2"), line("c", "s2", None, "3")]
     before = [one["raw_total"] for one in lines]
-    assert one_per_session(lines) == 0
+    assert one_per_session(lines) == set()
     assert [one["raw_total"] for one in lines] == before
 
 

@@ -1,19 +1,24 @@
 """The job child on a real tiny network: it trains, goes on after a kill, and says why it cannot."""
 
 import errno
+import hashlib
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
+from any_networks import build
 
 from onward import files
+from onward.lm.any_model.policy import AnyPolicy
 from onward.lm.tiny import build_tiny
 from onward.training import checkpoints
 from onward.training.data import dataset
-from onward.training.job import methods, rows, worker
+from onward.training.job import methods, rows, steps, worker
 from onward.training.spec.request import JobSpec
 
 
@@ -73,6 +78,60 @@ def test_it_trains_and_writes_a_checkpoint_that_verifies(job: Path, events: list
     assert manifest.metrics["baseline"]["weights"]["a"] == pytest.approx(0.9 * 4)
 
 
+def test_a_job_leaves_its_curves_tensorboard_events_and_model_card(
+    job: Path, events: list[dict[str, Any]]
+) -> None:
+    _lines(job, [1.0, 0.0, 1.0, 0.0])
+    assert worker.main(job) == 0
+    rows = [json.loads(line) for line in (job / "metrics.jsonl").read_text().splitlines()]
+    told = [e["metrics"]["loss"] for e in events if e["event"] == "progress"]
+    assert [(row["step"], row["loss"]) for row in rows] == list(enumerate(told, 1))
+    assert (job / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert list(job.glob("events.out.tfevents.*"))
+    card = (job / "checkpoint" / "README.md").read_text()
+    digest = hashlib.sha256((job / dataset.FILE).read_bytes()).hexdigest()
+    assert f"4 frozen records, SHA-256 `{digest}`" in card
+    assert "README.md" in checkpoints.verify(job / "checkpoint").files
+    assert events[-1]["total_seconds"] >= rows[-1]["seconds"] > 0
+
+
+def test_a_run_without_a_state_keeps_nothing_of_the_steps_of_an_attempt_before(
+    job: Path, events: list[dict[str, Any]]
+) -> None:
+    """A checkpoint of a later step would stand in for those of this run, and be signed and stored."""
+    _lines(job, [1.0, 0.0, 1.0, 0.0])
+    numbers = {"save_steps": 1, "max_checkpoints": 1}
+    (job / "spec.json").write_text(json.dumps(json.loads((job / "spec.json").read_text()) | numbers))
+    (job / steps.FOLDER / "90").mkdir(parents=True)
+    (job / "metrics.jsonl").write_text('{"step": 1, "seconds": 50.0}\n{"step": 90, "seconds": 100.0}\n')
+    assert worker.main(job) == 0
+    taken = [event["step"] for event in events if event["event"] == "progress"]
+    rows = [json.loads(line) for line in (job / "metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows] == taken and rows[0]["seconds"] > 100.0
+    assert [step for step, _ in steps.found(job)] == taken[-1:]
+
+
+def test_a_network_of_another_family_trains_through_transformers_and_says_why(
+    job: Path, tmp_path: Path, events: list[dict[str, Any]]
+) -> None:
+    """The path and its reason are in an event, in the manifest, and so in a job's status. The upper half of
+    the blocks has the adapter, as the spec says."""
+    model = build("mixtral", tmp_path / "mixtral", tmp_path / "base")
+    spec = JobSpec.model_validate_json((job / "spec.json").read_bytes())
+    spec = spec.model_copy(update={"model_folder": str(model), "first_lora_layer": 0.5})
+    (job / "spec.json").write_text(spec.model_dump_json())
+    _lines(job, [1.0, 0.0, 1.0, 0.0])
+    assert worker.main(job) == 0, events
+    (loaded,) = [e for e in events if e.get("name") == "loaded"]
+    assert loaded["path"] == "transformers" and "'mixtral'" in loaded["reason"] and loaded["notes"] == []
+    metrics = checkpoints.verify(job / "checkpoint").metrics
+    assert (metrics["path"], metrics["path_reason"]) == ("transformers", loaded["reason"])
+    policy = AnyPolicy.load(model)
+    adapter = policy.add_adapter("made", job / "checkpoint")
+    assert {name.split(".")[4] for name in adapter.params} == {"1"}
+    assert any(bool(tensor.any()) for name, tensor in adapter.params.items() if "lora_B" in name)
+
+
 def test_an_answer_that_cannot_be_parsed_costs_more_than_a_wrong_one(job: Path) -> None:
     _lines(job, [1.0, 0.0, 0.25])
     lines = dataset.read(job / dataset.FILE)
@@ -115,6 +174,33 @@ def test_a_half_written_state_is_thrown_away_not_fatal(job: Path, events: list[d
     (job / "state" / "CURRENT").write_text("1")
     assert worker.main(job) == 0
     assert any("starting over" in event.get("name", "") for event in events)
+
+
+def _no_memory() -> None:
+    torch.empty(1 << 52, dtype=torch.uint8)
+
+
+def _no_gpu_memory() -> None:
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+
+def _no_python_memory() -> None:
+    raise MemoryError
+
+
+@pytest.mark.parametrize("run_out", [_no_memory, _no_gpu_memory, _no_python_memory])
+def test_a_lack_of_memory_has_its_code_and_leaves_the_saved_state(
+    job: Path, events: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, run_out: Callable[[], None]
+) -> None:
+    """Torch has errors of its own for it, which are no MemoryError; a restore may meet them too."""
+    _lines(job, [1.0, 0.0])
+    _change(job, save_steps=1)
+    assert worker.main(job) == 0
+    saved = (job / "state" / "CURRENT").read_text()
+    monkeypatch.setattr(methods.PolicyGradientMethod, "restore", lambda *_: run_out())
+    assert worker.main(job) == 1
+    assert (events[-1]["event"], events[-1]["code"]) == ("failed", "OOM")
+    assert (job / "state" / "CURRENT").read_text() == saved
 
 
 def test_a_job_that_died_after_its_last_step_tells_of_it_and_is_no_failure(

@@ -8,7 +8,6 @@ bootstrapped from its own last observation, never from the first one of the next
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +20,7 @@ from onward.control.core.spaces import Obs, copy, put, rows_of, take, zeros
 from onward.control.core.streams import Streams
 from onward.control.core.sum_tree import SumTree
 from onward.errors import ControlError
+from onward.memory import free_memory
 
 RUNNING, TERMINATED, CUT, DEAD = 0, 1, 2, 3  # endings of a stored step; a dead slot's rows are never sampled
 _log = logging.getLogger(__name__)
@@ -80,15 +80,6 @@ def replay_bytes(spec: EnvSpec, capacity: int) -> int:
     layout, actions = spec.layout, spec.actions
     obs = 4 * layout.width + sum(int(np.prod(shape)) for _, shape in layout.images)
     return capacity * (obs + (4 if actions.kind == "box" else 8) * actions.dim + 4 + 1 + 4)
-
-
-def free_memory() -> int:
-    """Returns the bytes that a process can allocate without swapping (Linux ``MemAvailable``)."""
-    try:
-        with open("/proc/meminfo") as lines:
-            return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
-    except (OSError, StopIteration):
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 class Replay:

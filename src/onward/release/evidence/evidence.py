@@ -17,9 +17,10 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal
 
 from onward.config import ReleaseSettings
-from onward.contracts import SessionOutcome, decode
+from onward.contracts import SessionOutcome, canonical_json, decode
 from onward.errors import ContractError
 from onward.release.evidence.gates import Gates
+from onward.release.evidence.threshold import ThresholdRule
 
 Gate = Literal["error", "reward", "feedback"]
 GATES: tuple[Gate, ...] = ("error", "reward", "feedback")
@@ -33,6 +34,7 @@ MAX_SEEN = 12_000
 """Remembered session ids per gate. Above it, outcomes of the oldest minutes are refused. Both limits keep
 the release record below 1 MiB, the default maximum message size of a NATS server."""
 MAX_PENDING = 4_000
+MAX_FAILURES = 500
 _MINUTE = 60_000
 JUMP = _MINUTE
 """Milliseconds by which the server's stamps may fall behind the newest one before the clock counts as set
@@ -55,6 +57,8 @@ class Event:
     value: float
     model_id: str
     stored_at: int | None = None
+    failure: dict[str, Any] | None = None
+    """Facts about a failed session, for the incident: error, context_tokens, domain, tool."""
 
 
 def parse(sequence: int, data: bytes, stored_at_ms: int | None = None) -> Event:
@@ -78,7 +82,18 @@ def parse(sequence: int, data: bytes, stored_at_ms: int | None = None) -> Event:
         value=float(outcome.value),
         model_id=outcome.model_id or "",
         stored_at=stored_at_ms,
+        failure=_failure(outcome) if outcome.kind in ("error", "lost") else None,
     )
+
+
+def _failure(outcome: SessionOutcome) -> dict[str, Any]:
+    return {
+        "arm": outcome.arm,
+        "error": "lost" if outcome.kind == "lost" else outcome.error,
+        "context_tokens": outcome.context_tokens,
+        "domain": outcome.domain,
+        "tool": outcome.tool,
+    }
 
 
 @dataclass(frozen=True)
@@ -91,6 +106,9 @@ class GateRules:
     maturity: dict[str, int]
     horizon: int
     """Outcomes of sessions assigned longer ago than this are discarded, on either arm."""
+    threshold_ms: int = 0
+    """Milliseconds between two checks of the threshold rule; 0: the E-values decide."""
+    consecutive: int = 1
 
     @classmethod
     def from_settings(cls, settings: ReleaseSettings) -> GateRules:
@@ -105,8 +123,15 @@ class GateRules:
             ceiling=settings.error_ceiling,
             margin=settings.reward_margin,
             maturity=maturity,
+            threshold_ms=round(settings.threshold_minutes * 60_000) if settings.gates == "threshold" else 0,
+            consecutive=settings.consecutive,
             horizon=2 * (round(settings.lost_after_seconds * 1000) + max(maturity.values())),
         )
+
+
+def digest_of(state: dict[str, Any]) -> str:
+    """Returns the SHA-256 of an evidence state in its canonical form."""
+    return hashlib.sha256(canonical_json(state)).hexdigest()
 
 
 class _Cohort:
@@ -224,7 +249,8 @@ class Evidence:
         self.release_id = release_id
         self.rules = rules
         self.models = models
-        self.cursor = cursor
+        self.start = self.cursor = cursor
+        """``start``: where a replay begins."""
         self.watermark = 0
         """Newest event time of this release in ms: the clock for all maturity."""
         self.offset = 0
@@ -236,6 +262,11 @@ class Evidence:
         self.arms: dict[str, dict[str, float]] = {arm: _tally() for arm in ARMS}
         self.ignored: dict[str, int] = {}
         self.crossing: dict[str, Any] | None = None
+        self.failures: list[dict[str, Any]] = []
+        """Facts about failed sessions of both arms, the first ``MAX_FAILURES``."""
+        self.threshold = ThresholdRule(
+            rules.threshold_ms or 1, rules.consecutive, ceiling=rules.ceiling, margin=rules.margin
+        )
 
     def apply(self, event: Event) -> None:
         """Applies one event, in stream order. Events after a crossing do not count: the decision is final."""
@@ -249,6 +280,8 @@ class Evidence:
             return
         event = self._without_jumps(event)
         self.watermark = max(self.watermark, event.at)
+        if event.failure is not None and event.value >= 0.5 and len(self.failures) < MAX_FAILURES:
+            self.failures.append(event.failure)
         # Few sessions give feedback. Any outcome of an arm shows that its feedback would arrive too.
         self.cohorts["feedback"].advance_frontier(event.candidate, event.assigned_at)
         if event.kind in ("error", "lost"):
@@ -355,11 +388,17 @@ class Evidence:
             tally["negative"] += value
             self.gates.observe_feedback(bool(candidate), value > 0, weight)
         units = max(self.arms["candidate"]["judged"], self.arms["candidate"]["rewarded"])
-        if units >= MIN_UNITS and self.gates.crossed(self.rules.alpha):
+        if units < MIN_UNITS:
+            return
+        if not self.rules.threshold_ms:
+            leading = self.gates.leading() if self.gates.crossed(self.rules.alpha) else None
+        else:
+            leading = self.threshold.check(self.watermark, self.arms)
+        if leading is not None:
             self.crossing = {
                 "at": self.watermark - self.offset,
                 "sequence": self.cursor,
-                "leading": self.gates.leading(),
+                "leading": leading,
                 "e_values": self.gates.e_values(),
             }
 
@@ -392,6 +431,7 @@ class Evidence:
         return {
             "release_id": self.release_id,
             "rules": asdict(self.rules),
+            "start": self.start,
             "cursor": self.cursor,
             "models": list(self.models) if self.models else None,
             "watermark": self.watermark,
@@ -402,6 +442,8 @@ class Evidence:
             "arms": {arm: dict(tally) for arm, tally in self.arms.items()},
             "ignored": dict(sorted(self.ignored.items())),
             "crossing": self.crossing,
+            "failures": list(self.failures),
+            "threshold": self.threshold.state() if self.rules.threshold_ms else None,
         }
 
     @classmethod
@@ -410,6 +452,7 @@ class Evidence:
         known = {field.name for field in fields(GateRules)}
         rules = GateRules(**{name: value for name, value in state["rules"].items() if name in known})
         evidence = cls(state["release_id"], rules, state["cursor"], models)
+        evidence.start = state.get("start", 0)
         evidence.watermark = state["watermark"]
         evidence.offset, evidence.arrived = state.get("offset", 0), state.get("arrived", 0)
         evidence.gates = Gates.from_state(state["gates"])
@@ -417,4 +460,7 @@ class Evidence:
         evidence.arms = {arm: dict(state["arms"][arm]) for arm in ARMS}
         evidence.ignored = dict(state["ignored"])
         evidence.crossing = state["crossing"]
+        evidence.failures = [dict(failure) for failure in state.get("failures") or ()]
+        if state.get("threshold"):
+            evidence.threshold.restore(state["threshold"])
         return evidence

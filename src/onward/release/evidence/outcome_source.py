@@ -18,7 +18,7 @@ from onward.capture import provenance
 from onward.contracts import subjects
 from onward.contracts.buckets import Assignment
 from onward.errors import BusError, ContractError
-from onward.release.evidence.evidence import Evidence, parse
+from onward.release.evidence.evidence import Event, Evidence, parse
 
 STREAM = "RL_OUTCOMES"
 BATCH = 500
@@ -68,20 +68,27 @@ async def apply_outcomes(outcomes: OutcomeSource, evidence: Evidence) -> Applied
     for _ in range(BATCHES):
         batch = await outcomes.read(evidence.cursor, BATCH)
         for stored in batch:
-            if not stored.signed:
-                evidence.skip(stored.sequence, "unsigned")
-                unsigned += 1
-                continue
-            try:
-                event = parse(stored.sequence, stored.data, stored.stored_at)
-            except ContractError:
-                evidence.skip(stored.sequence, "unreadable")
-                continue
-            evidence.apply(event)
-            known = known or (event.release_id == evidence.release_id and event.kind != "lost")
+            unsigned += not stored.signed
+            event = apply_message(stored, evidence)
+            if event is not None:
+                known = known or (event.release_id == evidence.release_id and event.kind != "lost")
         if len(batch) < BATCH or evidence.crossing is not None:
             break
     return Applied(evidence.cursor != start, known, unsigned)
+
+
+def apply_message(stored: Stored, evidence: Evidence) -> Event | None:
+    """Applies one message and returns its event; None if it is unsigned or unreadable, which is counted."""
+    if not stored.signed:
+        evidence.skip(stored.sequence, "unsigned")
+        return None
+    try:
+        event = parse(stored.sequence, stored.data, stored.stored_at)
+    except ContractError:
+        evidence.skip(stored.sequence, "unreadable")
+        return None
+    evidence.apply(event)
+    return event
 
 
 class OutcomeStream:

@@ -12,14 +12,12 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
 from onward.envs.desk import SYSTEM_PROMPT, TOOLS
-
-Complete = Callable[[list[dict[str, str]], str], Awaitable[str]]
-"""``await complete(messages, session_id) -> text``: one answer of the policy under test."""
+from onward.suites.desk import Complete
 
 
 @dataclass(frozen=True)

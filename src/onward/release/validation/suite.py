@@ -1,71 +1,35 @@
-"""The desk suite: validation tasks played by one policy, 64 at once so that the engine can batch them.
+"""Hosts the policies of a validation on an engine of this loop, and runs suites on them.
 
-Every policy plays the same tasks with the same seeds, at the temperature of serving. The result of a task is
-its program's verdict. ``play_all`` knows no engine; ``run_desk`` uses the engine of this loop.
+Every policy gets the same items with the same seeds, at the temperature of serving. The desk asks the engine
+directly; any other suite asks an endpoint that exists for the time of its run.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
-from collections.abc import AsyncIterator, Sequence
+import re
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
+from typing import Any, Literal
 
 from onward.context import Context
-from onward.envs import desk
 from onward.errors import EngineError, TamperedError
-from onward.release.validation.probe_prompts import CheckResult, Complete, run_checks
+from onward.release.validation.probe_prompts import CheckResult, run_checks
 from onward.serving.engines import Engine
 from onward.serving.engines.local import LocalEngine
 from onward.serving.engines.registry import verify_adapter
 from onward.serving.place import any_engine
+from onward.suites.asking import seed_of
+from onward.suites.desk import SPLIT, Complete, DeskSuite, play_all
+from onward.suites.finding import Sources, find
+from onward.suites.policy_server import serve_policy
+from onward.suites.safety import report as red_team
+from onward.suites.suite import ItemResult, OnItem, Suite
 from onward.training import checkpoints
+from onward.training.signatures import Trust
 from onward.training.spec import recipes
-
-AT_ONCE = 64
-
-
-@dataclass(frozen=True)
-class TaskResult:
-    """``completion`` lies in [0, 1]; ``success`` is the program's verdict."""
-
-    task_id: str
-    kind: str
-    success: bool
-    completion: float
-
-
-async def play(task: desk.Task, complete: Complete, session_id: str) -> TaskResult:
-    """Plays one task from first message to verdict."""
-    episode = desk.Episode(task)
-    messages = [{"role": m["role"], "content": m["content"]} for m in episode.messages()]
-    done = False
-    while not done:
-        answer = await complete(list(messages), session_id)
-        step = episode.step(answer)
-        done = step.done
-        messages += [
-            {"role": "assistant", "content": answer},
-            {"role": "user", "content": step.observation or ""},
-        ]
-    outcome = episode.outcome()
-    return TaskResult(task.task_id, task.kind, outcome.success, outcome.completion)
-
-
-async def play_all(
-    complete: Complete, size: int, *, split: str = "validation", seed: int = 0, at_once: int = AT_ONCE
-) -> list[TaskResult]:
-    """Plays ``size`` tasks of ``split`` in the order of ``desk.tasks``. Results have the same order."""
-    tasks: Sequence[desk.Task] = desk.tasks(split, size, seed)
-    free = asyncio.Semaphore(at_once)
-
-    async def one(task: desk.Task) -> TaskResult:
-        async with free:
-            return await play(task, complete, task.task_id)
-
-    return list(await asyncio.gather(*(one(task) for task in tasks)))
 
 
 def completing(engine: Engine, digest: str | None, *, seed: int, max_tokens: int, label: str) -> Complete:
@@ -73,15 +37,13 @@ def completing(engine: Engine, digest: str | None, *, seed: int, max_tokens: int
     on the task and the turn alone, so that two policies get the same random numbers."""
 
     async def complete(messages: list[dict[str, str]], session_id: str) -> str:
-        text = f"{seed}:{session_id}:{len(messages)}"
-        drawn = int.from_bytes(hashlib.sha256(text.encode()).digest()[:6], "big")
         answer = await engine.generate(
             messages,
             session_id=f"{label}-{(digest or 'base')[:12]}-{seed}-{session_id}",
             adapter=digest,
             temperature=1.0,
             max_tokens=max_tokens,
-            seed=drawn,
+            seed=seed_of(seed, session_id, len(messages)),
         )
         return answer.text
 
@@ -99,25 +61,35 @@ async def engine_of(ctx: Context) -> AsyncIterator[LocalEngine]:
 
 
 async def run_desk(
-    engine: Engine, adapter_digest: str | None, *, split: str, size: int, seed: int = 0, max_tokens: int
-) -> list[TaskResult]:
+    engine: Engine,
+    adapter_digest: str | None,
+    *,
+    split: str,
+    size: int,
+    seed: int = 0,
+    max_tokens: int,
+    on_item: OnItem | None = None,
+) -> list[ItemResult]:
     """Plays the desk with an adapter that this client of the engine has loaded (None: the base model)."""
     complete = completing(engine, adapter_digest, seed=seed, max_tokens=max_tokens, label="suite")
-    return await play_all(complete, size, split=split, seed=seed)
+    return await play_all(complete, size, split=split, seed=seed, on_item=on_item)
 
 
 class EngineSuite:
-    """Runs suite and checks of a release on an engine of this loop. An adapter stays loaded as long as the
+    """Runs suites and checks of a release on an engine of this loop. An adapter stays loaded as long as the
     client that loaded it is connected, so one client serves from ``prepare`` to ``finish``."""
 
-    def __init__(self, ctx: Context) -> None:
+    def __init__(self, ctx: Context, *, on_item: OnItem | None = None) -> None:
         from onward.capture.make_redactor import redactor_of  # compiles the rules: only if answers are stored
 
         self._ctx = ctx
         self._redactor = redactor_of(ctx.settings)
+        self._trust = Trust.from_settings(ctx.settings)
         self._folders = ctx.settings.data_dir / "models" / "candidates"
         self._engine = any_engine(ctx.settings.run_dir)
         self._loaded: set[str] = set()
+        self._found: dict[str, Suite] = {}
+        self._on_item = on_item
         self._max_tokens = recipes.for_model(ctx.settings.model.base).max_tokens
 
     async def base_digest(self) -> str:
@@ -135,7 +107,9 @@ class EngineSuite:
         if digest is None:
             return
         prefix, objects = object_prefix, self._ctx.objects
-        manifest = await checkpoints.read_manifest(objects, prefix, manifest_sha256=manifest_sha256)
+        manifest = await checkpoints.read_manifest(
+            objects, prefix, manifest_sha256=manifest_sha256, trust=self._trust
+        )
         if manifest.adapter_digest != digest:
             raise TamperedError(
                 f"{prefix} holds adapter {manifest.adapter_digest[:12]}, but {digest[:12]} was released: it "
@@ -151,16 +125,58 @@ class EngineSuite:
             return
         folder: Path = self._folders / digest
         if not folder.exists():
-            await checkpoints.fetch(self._ctx.objects, object_prefix, folder, manifest_sha256=manifest_sha256)
-        await asyncio.to_thread(verify_adapter, folder, digest)
+            await checkpoints.fetch(
+                self._ctx.objects, object_prefix, folder, manifest_sha256=manifest_sha256, trust=self._trust
+            )
+        await asyncio.to_thread(verify_adapter, folder, digest, self._trust)
         await self._engine.load_adapter(digest, folder)
         self._loaded.add(digest)
 
-    async def run_suite(self, digest: str | None) -> list[TaskResult]:
-        size = self._ctx.settings.release.suite_size
-        return await run_desk(
-            self._engine, digest, split="validation", size=size, max_tokens=self._max_tokens
-        )
+    async def find(self, name: str) -> Suite:
+        """Returns the suite, which has the same items for every policy until ``finish``."""
+        if name not in self._found:
+            given = self._ctx.settings.validation
+            sources = Sources(
+                self._ctx.settings.data_dir, self._ctx.warehouse, items=given.size, rubric=given.rubric
+            )
+            self._found[name] = await find(name, sources)
+        return self._found[name]
+
+    async def purpose(self, name: str) -> Literal["benchmark", "safety"]:
+        return (await self.find(name)).purpose
+
+    async def suite_digest(self, name: str) -> str:
+        return (await self.find(name)).digest()
+
+    async def run_suite(self, name: str, digest: str | None) -> list[ItemResult]:
+        """Runs a suite. Answers and notes come back redacted, so that they may be stored."""
+        suite = await self.find(name)
+        if isinstance(suite, DeskSuite):
+            found = await run_desk(
+                self._engine,
+                digest,
+                split=SPLIT,
+                size=suite.size,
+                max_tokens=self._max_tokens,
+                on_item=self._on_item,
+            )
+        else:
+            async with serve_policy(self._engine, digest, max_tokens=self._max_tokens) as policy:
+                found = await suite.run(policy, seed=0, on_item=self._on_item)
+        return [self._stored(result, whole=suite.purpose == "safety") for result in found]
+
+    async def keep_report(self, name: str, digest: str | None, report: dict[str, Any]) -> str:
+        """Writes the red-team report below ``validations/`` of the data folder, as JSON and HTML."""
+        folder = self._ctx.settings.data_dir / "validations"
+        place = folder / (digest or "base")[:12] / re.sub(r"[^\w.-]", "_", name)
+        return str((await asyncio.to_thread(red_team.write, place, report))[1])
+
+    def _stored(self, result: ItemResult, *, whole: bool) -> ItemResult:
+        """Returns the result redacted: the ``whole`` transcript, or its last answer alone."""
+        said = [message for message in result.transcript if whole or message.get("role") == "assistant"]
+        said = said if whole else said[-1:]
+        kept = [{**message, "content": self._redact(str(message.get("content") or ""))} for message in said]
+        return replace(result, transcript=kept, note=self._redact(result.note))
 
     async def run_checks(self, digest: str | None) -> list[CheckResult]:
         complete = completing(self._engine, digest, seed=0, max_tokens=self._max_tokens, label="check")
@@ -174,7 +190,9 @@ class EngineSuite:
             return f"(withheld: {type(error).__name__})"
 
     async def finish(self) -> None:
-        """Unloads the adapters that ``prepare`` loaded. An engine that is away has none loaded."""
+        """Unloads the adapters that ``prepare`` loaded. An engine that is away has none loaded. The next
+        validation finds its suites anew, with the items of that time."""
+        self._found.clear()
         while self._loaded:
             with suppress(EngineError):
                 await self._engine.unload_adapter(self._loaded.pop())

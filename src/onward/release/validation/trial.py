@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, Literal, TypeVar
 
-from onward.config import ReleaseSettings
+from onward.config import Settings
 from onward.errors import EngineError, OnwardError
 from onward.lru import Lru
 from onward.release.record import ReleaseRecord
-from onward.release.validation import comparison
+from onward.release.validation import verdict
 from onward.release.validation.comparison import Suite
 from onward.release.validation.probe_prompts import CheckResult
-from onward.release.validation.suite import TaskResult
+from onward.suites.suite import ItemResult
 from onward.telemetry import logs
 
 log = logs.get("releaser")
@@ -27,16 +28,16 @@ class Trial:
     """Starts on the first ``poll``; ``stop`` discards it. An error in the validation is the candidate's
     result and never ends the releaser."""
 
-    def __init__(self, suite: Suite, settings: ReleaseSettings) -> None:
+    def __init__(self, suite: Suite, settings: Settings) -> None:
         self._suite = suite
-        self._settings = settings
+        self._rules = verdict.Rules.from_settings(settings)
         self._task: asyncio.Task[dict[str, Any]] | None = None
         self._tries = 0
 
     async def poll(self, record: ReleaseRecord) -> dict[str, Any] | tuple[str, str] | None:
         """Returns the result, or (reason, words) if there is none, or None while it runs."""
         if record.skip_validation:
-            return comparison.skipped()
+            return verdict.skipped(self._rules)
         if self._task is None:
             self._task = asyncio.create_task(self._run(record), name="validation")
         if not self._task.done():
@@ -63,17 +64,13 @@ class Trial:
             await asyncio.gather(task, return_exceptions=True)
 
     async def _run(self, record: ReleaseRecord) -> dict[str, Any]:
+        if not self._rules.suites and not self._rules.other_tasks:
+            return await verdict.validate(None, None, self._suite, self._rules)
         try:
             for model in (record.current, record.candidate):
                 await self._suite.prepare(model.adapter_digest, model.object_prefix, model.manifest_sha256)
-            return await comparison.validate(
-                record.candidate.adapter_digest,
-                record.current.adapter_digest,
-                self._suite.run_suite,
-                self._suite.run_checks,
-                suite=self._settings.suite,
-                min_delta=self._settings.min_delta,
-            )
+            candidate, current = record.candidate.adapter_digest, record.current.adapter_digest
+            return await verdict.validate(candidate, current, self._suite, self._rules)
         finally:
             await self._suite.finish()
 
@@ -89,11 +86,13 @@ def _sentence(error: Exception) -> str:
 
 
 POLICIES = 4
-"""Number of policies whose results are cached: current, candidate, and those before them."""
+"""Number of policies whose results are cached, for each suite: current, candidate, and those before them."""
 
 Result = TypeVar("Result")
 Key = tuple[str, str | None]
 """Digest of the base model, digest of the adapter (None: the base alone)."""
+SUITES = 16
+"""Number of suites whose results are cached."""
 
 
 class CachedSuite:
@@ -105,7 +104,7 @@ class CachedSuite:
 
     def __init__(self, inner: Suite) -> None:
         self._inner = inner
-        self._tasks: Lru[Key, list[TaskResult]] = Lru(POLICIES)
+        self._items: Lru[str, Lru[Key, list[ItemResult]]] = Lru(SUITES)
         self._checks: Lru[Key, list[CheckResult]] = Lru(POLICIES)
 
     async def base_digest(self) -> str:
@@ -122,8 +121,21 @@ class CachedSuite:
         """Verifies and loads again each time, because a file may have changed since."""
         await self._inner.prepare(digest, object_prefix, manifest_sha256)
 
-    async def run_suite(self, digest: str | None) -> list[TaskResult]:
-        return await self._once(self._tasks, digest, self._inner.run_suite)
+    async def purpose(self, name: str) -> Literal["benchmark", "safety"]:
+        return await self._inner.purpose(name)
+
+    async def suite_digest(self, name: str) -> str:
+        return await self._inner.suite_digest(name)
+
+    async def keep_report(self, name: str, digest: str | None, report: dict[str, Any]) -> str:
+        return await self._inner.keep_report(name, digest, report)
+
+    async def run_suite(self, name: str, digest: str | None) -> list[ItemResult]:
+        """Results are cached under the suite's digest, so that other items are never compared."""
+        suite = f"{name}@{await self._inner.suite_digest(name)}"
+        if suite not in self._items:
+            self._items[suite] = Lru(POLICIES)
+        return await self._once(self._items[suite], digest, partial(self._inner.run_suite, name))
 
     async def run_checks(self, digest: str | None) -> list[CheckResult]:
         return await self._once(self._checks, digest, self._inner.run_checks)

@@ -30,17 +30,19 @@ _NO_TCP = 3
 _NO_SIGNALS = 3
 
 
-def close_files(readable: Iterable[Path], own: Path) -> bool:
-    """Keeps this process to reading ``readable`` and Python's own files, and to the folder ``own``.
+def close_files(readable: Iterable[Path], own: Path | None, *, least: int = 1, packages: bool = True) -> bool:
+    """Keeps this process to reading ``readable`` and Python's own files, and to the folder ``own``, if any.
+    ``packages``: False also closes the packages that are installed in Python's own folders.
 
     Called while the process has one thread. With a newer kernel it also refuses TCP, sockets without a file,
-    and signals to other processes. Returns False, with nothing changed, where the kernel has no Landlock.
+    and signals to other processes. Returns False, with nothing changed, where the kernel has no Landlock of
+    version ``least``.
     """
     if not sys.platform.startswith("linux"):
         return False
     libc = ctypes.CDLL(None)
     version = libc.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), _ASK_VERSION)
-    if version < 1:
+    if version < least:
         return False
     known = [end for least, end in _RIGHTS if version >= least][-1] - 1
     fields = [known, *([_NO_TCP] if version >= 4 else []), *([_NO_SIGNALS] if version >= 6 else [])]
@@ -49,9 +51,11 @@ def close_files(readable: Iterable[Path], own: Path) -> bool:
     if ruleset < 0:
         return False
     try:
-        for path in (*readable, *_python()):
+        for path in (*readable, *(_python() if packages else _without_packages())):
             _allow(libc, ruleset, path, _READ)
-        _allow(libc, ruleset, own, _CHANGE & known)
+        _allow(libc, ruleset, _library(), _READ_DIR)  # an import lists the folder
+        if own is not None:
+            _allow(libc, ruleset, own, _CHANGE & known)
         _allow(libc, ruleset, Path(os.devnull), _READ_FILE | _WRITE_FILE)
         if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
             return False
@@ -62,8 +66,23 @@ def close_files(readable: Iterable[Path], own: Path) -> bool:
 
 def _python() -> Iterable[Path]:
     """Python's library, and the shared libraries that its modules load."""
-    yield from (Path(sysconfig.get_path("stdlib")), Path(sys.base_prefix, "lib"))
+    yield from (_library(), Path(sys.base_prefix, "lib"))
     yield from map(Path, ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/etc/ld.so.cache"))
+
+
+def _library() -> Path:
+    return Path(sysconfig.get_path("stdlib"))
+
+
+def _without_packages() -> Iterable[Path]:
+    """The same, one entry of a folder after the other, so that folders of packages can be left out."""
+    library = _library()
+    for folder in _python():
+        if not folder.is_dir():
+            yield folder
+            continue
+        left_out = ("site-packages", "dist-packages") if folder == library else ("python", "pypy")
+        yield from (entry for entry in folder.iterdir() if not entry.name.startswith(left_out))
 
 
 def _allow(libc: ctypes.CDLL, ruleset: int, path: Path, rights: int) -> None:

@@ -15,17 +15,19 @@ import signal
 import sys
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from onward.errors import EngineError, OnwardError, TamperedError
 from onward.lm.chat import Chat, Text
-from onward.lm.request import Sample, SampleRequest
+from onward.lm.request import Alternatives, Sample, SampleRequest
 from onward.processes import die_with_parent
-from onward.serving.engines import Messages, RequestRefusedError, wire
+from onward.serving.engines import AnswerOptions, Messages, RequestRefusedError, context_exceeded, wire
+from onward.serving.engines.answer_options import LogprobEntries, OptionReader
 from onward.serving.engines.registry import verify_adapter
 from onward.serving.engines.sampling import FinishedGeneration, OnTokens, SamplingThread, SessionMemory
+from onward.serving.engines.sglang import SglangHttp, SglangSampling
 from onward.serving.engines.vllm import VllmSampling, VoidSample
 from onward.serving.engines.vllm_http import VllmHttp
 from onward.training import checkpoints
@@ -53,12 +55,17 @@ class EngineServer:
     def __init__(self, sampling: SamplingThread | VllmSampling, memory_tokens: int = 2_000_000) -> None:
         self._sampling = sampling
         self._chat = Chat(sampling.tokenizer)
+        self._options = OptionReader(sampling, self._chat)
         self._max_context = sampling.max_context
         self._memory = SessionMemory(memory_tokens)
         self._connections: set[_Connection] = set()
         self._loaded: set[str] = set()
         self._loading = asyncio.Lock()
         self._generations = 0
+
+    def begin(self) -> None:
+        """Prepares what the first calls need, in the background."""
+        self._options.begin()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         connection = _Connection(writer)
@@ -85,7 +92,8 @@ class EngineServer:
             result = await self._perform(connection, request)
             reply: dict[str, Any] = {"id": number, "result": result}
         except RequestRefusedError as error:
-            reply = {"id": number, "error": {"kind": "refused", "message": str(error)}}
+            told = {"kind": "refused", "message": str(error), "param": error.param, "code": error.code}
+            reply = {"id": number, "error": told}
         except TamperedError as error:
             reply = {"id": number, "error": {"kind": "tampered", "message": str(error)}}
         except OnwardError as error:
@@ -121,15 +129,15 @@ class EngineServer:
         adapter = request["adapter"]
         if adapter is not None and adapter not in self._loaded:
             raise EngineError(f"Adapter {adapter[:12]} is not loaded: load it first.")
-        before, delta = await self._prompt(request)
+        options = AnswerOptions(**given) if (given := request.get("options")) else None
+        before, delta = await self._prompt(request, options)
         full = delta if before is None else [*before.ids, *delta]
         room = self._max_context - len(full)
         wanted = request["max_tokens"] if request["max_tokens"] is not None else min(DEFAULT_TOKENS, room)
         if room < 1 or wanted > room:
-            raise RequestRefusedError(
-                f"The prompt has {len(full)} tokens and {request['max_tokens'] or 'some'} more were asked "
-                f"for, but the context holds {self._max_context}: shorten the conversation or lower "
-                f"max_tokens."
+            is_raw = options is not None and options.prompt is not None
+            raise context_exceeded(
+                self._max_context, len(full), request["max_tokens"], param="prompt" if is_raw else "messages"
             )
         record = {
             "generation_id": str(uuid.uuid4()),
@@ -140,6 +148,10 @@ class EngineServer:
             "top_k": request["top_k"],
             "model_digest": adapter or self._sampling.base_digest,
         }
+        fields: dict[str, Any] = {}
+        if options is not None:
+            fields, changed = await self._options.read(options, request.get("tools") or [])
+            record |= changed
         sample = await self._sampling.sample(
             SampleRequest(
                 request_id=record["generation_id"],
@@ -151,39 +163,58 @@ class EngineServer:
                 stop_ids=self._chat.stop_ids,
                 adapter=adapter,
                 seed=request["seed"],
+                **fields,
             ),
-            self._reporter(connection, request, record) if request.get("progress") else None,
+            self._reporter(connection, request, record, options) if request.get("progress") else None,
         )
-        return self._remember(request, record, full, sample)
+        answer = self._remember(request, record, full, sample, options)
+        if options is not None and options.top_logprobs is not None:
+            entries = LogprobEntries(self._options.token_bytes)
+            answer["logprobs"] = entries.append(sample.token_ids, sample.logprobs, sample.alternatives)
+        return answer
 
-    def _reporter(self, connection: _Connection, request: dict[str, Any], record: dict[str, Any]) -> OnTokens:
+    def _reporter(
+        self,
+        connection: _Connection,
+        request: dict[str, Any],
+        record: dict[str, Any],
+        options: AnswerOptions | None,
+    ) -> OnTokens:
         """Returns a callback that sends progress: first the record, then tokens and their finished text."""
         text = Text(self._chat)
+        entries = None
+        if options is not None and options.top_logprobs is not None:
+            entries = LogprobEntries(self._options.token_bytes)
 
         def send(progress: dict[str, Any]) -> None:
             if not connection.writer.is_closing():
                 connection.writer.write(wire.frame({"id": request["id"], "progress": progress}))
 
-        def on_tokens(ids: list[int], logprobs: list[float]) -> None:
-            send(
-                {"text": text.append(ids), "token_ids": ids, "logprobs": [float(value) for value in logprobs]}
-            )
+        def on_tokens(ids: list[int], logprobs: list[float], alternatives: list[Alternatives]) -> None:
+            new = {"text": text.append(ids), "token_ids": ids, "logprobs": list(map(float, logprobs))}
+            if entries is not None:
+                new["alternatives"] = entries.append(ids, logprobs, alternatives)
+            send(new)
 
         send({"record": record})
         return on_tokens
 
-    async def _prompt(self, request: dict[str, Any]) -> tuple[FinishedGeneration | None, list[int]]:
+    async def _prompt(
+        self, request: dict[str, Any], options: AnswerOptions | None
+    ) -> tuple[FinishedGeneration | None, list[int]]:
         """Returns the generation that is continued (or None) and the ids that come after it. A long text is
         encoded in a thread, and not at all if it cannot fit: other calls go on meanwhile."""
+        if options is not None and options.prompt is not None:
+            return None, await asyncio.to_thread(self._options.prompt_ids, options.prompt, self._max_context)
         messages, tools = request["messages"], request.get("tools") or []
-        fewest = self._chat.fewest_tokens(messages)
+        fewest = self._chat.fewest_tokens(messages, tools)
         if fewest > self._max_context:
-            raise RequestRefusedError(
-                f"The messages have at least {fewest} tokens, but the context holds {self._max_context}: "
-                f"shorten the conversation."
-            )
+            raise context_exceeded(self._max_context, fewest, at_least=True)
         before = self._memory.find(request["session_id"], request["adapter"], messages, tools)
-        if sum(len(str(message.get("content"))) for message in messages) < LONG_TEXT:
+        calls = [message["tool_calls"] for message in messages if message.get("tool_calls")]
+        length = sum(len(str(message.get("content"))) for message in messages)
+        length += len(json.dumps([tools, calls])) if tools or calls else 0
+        if length < LONG_TEXT:
             return self._encoded(before, messages, tools)
         return await asyncio.to_thread(self._encoded, before, messages, tools)
 
@@ -202,25 +233,32 @@ class EngineServer:
             raise RequestRefusedError(f"The model's chat template refuses these messages: {error}.") from None
 
     def _remember(
-        self, request: dict[str, Any], record: dict[str, Any], full: list[int], sample: Sample
+        self,
+        request: dict[str, Any],
+        record: dict[str, Any],
+        full: list[int],
+        sample: Sample,
+        options: AnswerOptions | None,
     ) -> dict[str, Any]:
         self._generations += 1
         if isinstance(sample, VoidSample):
             return _void(record, full, sample)
         tokens = list(sample.token_ids)
         text = self._chat.text(tokens)
-        self._memory.put(
-            request["session_id"],
-            FinishedGeneration(
-                record["generation_id"],
-                request["adapter"],
-                request["messages"],
-                text,
-                [*full, *tokens],
-                sample.finish_reason == "stop",
-                request.get("tools") or [],
-            ),
-        )
+        if options is None or options.prompt is None:
+            ended = sample.finish_reason == "stop" and tokens[-1] in self._chat.stop_ids
+            self._memory.put(
+                request["session_id"],
+                FinishedGeneration(
+                    record["generation_id"],
+                    request["adapter"],
+                    request["messages"],
+                    text,
+                    [*full, *tokens],
+                    ended,  # False after a stop string, which is no end of the turn
+                    request.get("tools") or [],
+                ),
+            )
         sampling = record | {
             "token_ids": tokens,
             "logprobs": [float(value) for value in sample.logprobs],
@@ -262,6 +300,10 @@ class EngineServer:
         }
         if isinstance(self._sampling, VllmSampling):
             told["mismatches"] = self._sampling.mismatches
+        else:
+            policy, placement = self._sampling.policy, self._sampling.placement
+            told |= {"path": policy.path, "path_reason": policy.reason}
+            told |= {"device": placement.device, "dtype": placement.dtype}
         return told
 
 
@@ -276,9 +318,12 @@ def _void(record: dict[str, Any], full: list[int], sample: VoidSample) -> dict[s
 def _sampling_of(arguments: argparse.Namespace) -> SamplingThread | VllmSampling:
     if arguments.vllm_url:
         key = os.environ.pop(wire.VLLM_KEY, "")
-        return VllmSampling(
+        sampling, http = (
+            (SglangSampling, SglangHttp) if arguments.server == "sglang" else (VllmSampling, VllmHttp)
+        )
+        return sampling(
             arguments.model,
-            VllmHttp(arguments.vllm_url, key, timeout_seconds=arguments.vllm_timeout),
+            http(arguments.vllm_url, key, timeout_seconds=arguments.vllm_timeout),
             served_model=arguments.vllm_model,
             adapters_dir=arguments.vllm_adapters_dir,
             max_context=arguments.max_context,
@@ -287,10 +332,12 @@ def _sampling_of(arguments: argparse.Namespace) -> SamplingThread | VllmSampling
         arguments.model,
         asyncio.get_running_loop(),
         device=arguments.device,
+        dtype=arguments.dtype,
         threads=arguments.threads,
         max_batch=arguments.max_batch,
         max_context=arguments.max_context,
         gather_seconds=arguments.gather_ms / 1000,
+        path=arguments.path,
     )
 
 
@@ -298,10 +345,12 @@ async def _run(arguments: argparse.Namespace) -> None:
     sampling = _sampling_of(arguments)
     await sampling.start()
     engine = EngineServer(sampling)
+    engine.begin()
     arguments.socket.unlink(missing_ok=True)
     server = await asyncio.start_unix_server(engine.serve, path=str(arguments.socket))
     os.chmod(arguments.socket, 0o600)
-    _say({"ready": True, "base_digest": sampling.base_digest})
+    placement = asdict(sampling.placement) if isinstance(sampling, SamplingThread) else {}
+    _say({"ready": True, "base_digest": sampling.base_digest, **placement})
     async with server:
         await server.serve_forever()
 
@@ -318,7 +367,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="onward.serving.engines.child")
     parser.add_argument("--socket", type=Path, required=True)
     parser.add_argument("--model", type=Path, required=True)
-    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--dtype", default="auto")
+    parser.add_argument("--path", choices=("auto", "transformers"), default="auto")
     parser.add_argument("--threads", type=int, default=0, help="0: all cores")
     parser.add_argument("--max-batch", type=int, default=64)
     parser.add_argument("--max-context", type=int, default=2048)
@@ -326,6 +377,7 @@ def main() -> int:
         "--gather-ms", type=float, default=2.0, help="an idle engine waits this long for company"
     )
     parser.add_argument("--vllm-url", default="", help="sample from this vLLM server instead of here")
+    parser.add_argument("--server", choices=("vllm", "sglang"), default="vllm")
     parser.add_argument("--vllm-model", default="")
     parser.add_argument("--vllm-adapters-dir", default="")
     parser.add_argument("--vllm-timeout", type=float, default=600.0)

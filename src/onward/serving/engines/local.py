@@ -15,16 +15,24 @@ from typing import Any
 from onward import children
 from onward.clock import Clock
 from onward.config import Settings
-from onward.errors import EngineError, TamperedError
+from onward.errors import ConfigError, EngineError, TamperedError
 from onward.processes import COMPUTING
 from onward.serving.base_models import resolve
-from onward.serving.engines import Generation, Messages, OnProgress, Progress, RequestRefusedError, wire
+from onward.serving.engines import (
+    AnswerOptions,
+    Generation,
+    Messages,
+    OnProgress,
+    Progress,
+    RequestRefusedError,
+    wire,
+)
+from onward.serving.engines.vllm_server import SERVED, VllmServer
 from onward.telemetry import logs
 
 _log = logs.get("engine")
 _START_SECONDS = 1800.0
 """Time limit for loading a model; a large one on a slow disk takes many minutes."""
-_ERRORS = {"refused": RequestRefusedError, "tampered": TamperedError}
 
 
 class LocalEngine:
@@ -54,8 +62,10 @@ class LocalEngine:
         seed: int | None = None,
         tools: Sequence[dict[str, Any]] = (),
         on_progress: OnProgress | None = None,
+        options: AnswerOptions | None = None,
     ) -> Generation:
         """Returns one answer; see ``Engine.generate``. ``max_tokens`` None means the free context."""
+        more = {} if options is None else {"options": vars(options)}
         result = await self._call(
             "generate",
             on_progress,
@@ -68,8 +78,9 @@ class LocalEngine:
             top_k=top_k,
             max_tokens=max_tokens,
             seed=seed,
+            **more,
         )
-        return Generation(result["text"], result["sampling"], result["usage"])
+        return Generation(result["text"], result["sampling"], result["usage"], result.get("logprobs") or ())
 
     async def load_adapter(self, digest: str, folder: Path) -> None:
         await self._call("load", digest=digest, folder=str(folder.absolute()))
@@ -157,7 +168,7 @@ class LocalEngine:
                 if (listener := self._listening.get(reply["id"])) is not None:
                     listener(Progress(**progress))
             elif error := reply.get("error"):
-                future.set_exception(_ERRORS.get(error["kind"], EngineError)(error["message"]))
+                future.set_exception(_error(error))
             else:
                 future.set_result(reply.get("result"))
         self.disconnected()
@@ -172,6 +183,13 @@ class LocalEngine:
                 future.set_exception(EngineError("The engine ended during the call."))
 
 
+def _error(told: dict[str, Any]) -> Exception:
+    """Returns the exception that the child reports."""
+    if told["kind"] == "refused":
+        return RequestRefusedError(told["message"], told.get("param"), told.get("code"))
+    return (TamperedError if told["kind"] == "tampered" else EngineError)(told["message"])
+
+
 class EngineProcess:
     """Starts the engine child, restarts it when it dies, stops it."""
 
@@ -181,6 +199,8 @@ class EngineProcess:
         """``folder``: the base model; without it, ``settings.model.base`` is resolved. ``name``: that of the
         socket and the log, which no other process may have."""
         self._settings, self._folder, self._name = settings, folder, name
+        self._clock = clock
+        self._vllm: VllmServer | None = None
         self.socket = wire.socket_path(settings.run_dir, name)
         self.engine = LocalEngine(self.socket)
         self.keeper = children.Keeper(
@@ -203,28 +223,59 @@ class EngineProcess:
         return self.keeper.restarts
 
     async def start(self) -> LocalEngine:
-        """Spawns the child and waits for its model. Raises NotFoundError (no such model), EngineError."""
-        await self.keeper.start()
+        """Spawns the child and waits for its model, after the vLLM server if one is to be started here.
+        Raises NotFoundError (no such model), ConfigError, EngineError."""
+        if self._settings.model.engine == "vllm" and not self._settings.vllm.url:
+            self._vllm = VllmServer(
+                self._settings,
+                self._base(),
+                clock=self._clock,
+                name=f"{self._name}-vllm",
+                start_seconds=_START_SECONDS,
+                on_move=lambda: self.keeper.restart("its vLLM server has another address", 0.0),
+            )
+            await self._vllm.start()
+        try:
+            await self.keeper.start()
+        except BaseException:
+            if self._vllm is not None:
+                await self._vllm.stop()
+            raise
         return self.engine
 
     async def stop(self) -> None:
         await self.keeper.stop(5.0)
         await self.engine.close()
+        if self._vllm is not None:
+            await self._vllm.stop()
         self.socket.unlink(missing_ok=True)
+
+    def _base(self) -> Path:
+        settings = self._settings
+        return self._folder or resolve(settings.model.base, settings.data_dir / "models", settings.models)
 
     async def _spawn(self) -> asyncio.subprocess.Process:
         """Starts a child and waits until its model is loaded. Raises EngineError when it is not."""
         model = self._settings.model
-        folder = self._folder or resolve(model.base, self._settings.data_dir / "models")
+        folder = self._base()
         command = ["--socket", str(self.socket), "--model", str(folder), "--device", model.device]
+        command += ["--dtype", model.dtype]
         command += ["--threads", str(model.threads), "--max-batch", str(model.max_batch)]
-        command += ["--max-context", str(model.max_context)]
+        command += ["--max-context", str(model.max_context), "--path", model.path]
         environment = {"TOKENIZERS_PARALLELISM": "false"}
-        if model.engine == "vllm":
-            vllm = self._settings.vllm
-            command += ["--vllm-url", vllm.url, "--vllm-timeout", str(vllm.timeout_seconds)]
-            command += ["--vllm-model", vllm.model, "--vllm-adapters-dir", vllm.adapters_dir]
-            environment[wire.VLLM_KEY] = vllm.key.get_secret_value()
+        if model.engine != "local":
+            given = self._settings.vllm if model.engine == "vllm" else self._settings.sglang
+            own = self._vllm
+            url, served = (given.url, given.model) if own is None else (own.url, SERVED)
+            if not url:
+                raise ConfigError(
+                    'model.engine is "sglang" and sglang.url is empty: give the address of the server, such '
+                    "as http://127.0.0.1:30000."
+                )
+            command += ["--server", model.engine, "--vllm-url", url, "--vllm-model", served]
+            command += ["--vllm-timeout", str(given.timeout_seconds)]
+            command += ["--vllm-adapters-dir", given.adapters_dir]
+            environment[wire.VLLM_KEY] = given.key.get_secret_value() if own is None else own.key
         log = self._settings.data_dir / "logs" / f"{self._name}.log"
         child = await children.start(
             "onward.serving.engines.child", *command, log=log, environment=environment, passed=COMPUTING
@@ -246,6 +297,8 @@ async def _wait_ready(child: asyncio.subprocess.Process) -> None:
     """Reads events of the child until it reports that it is ready. Raises EngineError if it never does."""
     async for event in children.events(child):
         if event.get("ready"):
+            if "device" in event:
+                _log.info("engine ready", **{name: event[name] for name in ("device", "dtype", "why")})
             return
         if "error" in event:
             raise EngineError(f"The engine did not start: {event['error']}")

@@ -19,6 +19,7 @@ from onward.errors import NotFoundError, TamperedError
 from onward.ids import model_key
 from onward.training import checkpoints
 from onward.training.checkpoints import Manifest
+from onward.training.signatures import Trust
 from onward.warehouse import Objects
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -26,10 +27,11 @@ _FORBIDDEN = ("auto_map", "auto_mapping", "trust_remote_code")
 """Keys with which a configuration asks a library to import code."""
 
 
-def verify_adapter(folder: Path, digest: str) -> Manifest:
-    """Checks the files against the manifest, the manifest against ``digest``, and the configuration. Raises
-    TamperedError. The gateway calls it before it offers an adapter, the engine before it loads one."""
-    manifest = checkpoints.verify(folder)
+def verify_adapter(folder: Path, digest: str, trust: Trust | None = None) -> Manifest:
+    """Checks the files against the manifest, the manifest against ``digest`` and its signature by ``trust``,
+    and the configuration. Raises TamperedError. The gateway calls it before it offers an adapter, the engine
+    before it loads one: with the digest of the gateway and no key."""
+    manifest = checkpoints.verify(folder, trust)
     if manifest.adapter_digest != digest:
         raise TamperedError(
             f"The adapter in {folder.name} has digest {manifest.adapter_digest[:12]}, but {digest[:12]} was "
@@ -49,8 +51,8 @@ def verify_adapter(folder: Path, digest: str) -> Manifest:
 class AdapterRegistry:
     """Finds an adapter's files: ``rl_models`` names their location, ``Objects`` stores them."""
 
-    def __init__(self, bus: Bus, objects: Objects, models_dir: Path) -> None:
-        self._bus, self._objects = bus, objects
+    def __init__(self, bus: Bus, objects: Objects, models_dir: Path, trust: Trust | None = None) -> None:
+        self._bus, self._objects, self._trust = bus, objects, trust
         self.folder = models_dir / "adapters"
 
     async def fetch(self, model_id: str, digest: str) -> Path:
@@ -60,7 +62,7 @@ class AdapterRegistry:
         folder = self.folder / digest
         if folder.exists():
             try:
-                await asyncio.to_thread(verify_adapter, folder, digest)
+                await asyncio.to_thread(verify_adapter, folder, digest, self._trust)
                 return folder
             except TamperedError:
                 await asyncio.to_thread(self._set_aside, folder)
@@ -72,7 +74,7 @@ class AdapterRegistry:
         folder = self.folder / digest
         if not folder.exists():
             raise NotFoundError(f"Adapter {digest[:12]} is not on this machine.")
-        await asyncio.to_thread(verify_adapter, folder, digest)
+        await asyncio.to_thread(verify_adapter, folder, digest, self._trust)
         return folder
 
     async def _stored(self, model_id: str, digest: str) -> tuple[str, str | None]:
@@ -95,8 +97,10 @@ class AdapterRegistry:
     async def _download(self, prefix: str, manifest_sha256: str | None, digest: str, folder: Path) -> Path:
         partial = folder.with_name(f".{digest[:16]}-{uuid.uuid4().hex[:8]}")
         try:
-            await checkpoints.fetch(self._objects, prefix, partial, manifest_sha256=manifest_sha256)
-            await asyncio.to_thread(verify_adapter, partial, digest)
+            await checkpoints.fetch(
+                self._objects, prefix, partial, manifest_sha256=manifest_sha256, trust=self._trust
+            )
+            await asyncio.to_thread(verify_adapter, partial, digest, self._trust)
             if not folder.exists():
                 partial.rename(folder)
             return folder

@@ -26,9 +26,12 @@ import torch
 from safetensors.torch import load as load_tensors
 
 from onward.errors import EngineError, TamperedError
-from onward.lm.policy import Policy
-from onward.lm.request import Sample, SampleRequest
-from onward.lm.sampler import Sampler
+from onward.lm import paths
+from onward.lm.constrained import Constraint, Grammar, GrammarCompiler, GrammarError
+from onward.lm.model import LanguageModel, TokenSampler
+from onward.lm.precision import Placement, place
+from onward.lm.probe import Probe, measure
+from onward.lm.request import Alternatives, Sample, SampleRequest
 from onward.serving.engines import Messages
 
 if TYPE_CHECKING:
@@ -112,7 +115,7 @@ def _key(adapter: str | None, tools: Sequence[dict[str, Any]], messages: Message
 WEIGHTS = "adapter_model.safetensors"
 LONGEST_STEP_SECONDS = 600.0
 """Seconds after which a decode step, a prefill or the load of an adapter counts as stuck."""
-OnTokens = Callable[[list[int], list[float]], None]
+OnTokens = Callable[[list[int], list[float], list[Alternatives]], None]
 
 
 @dataclass
@@ -123,31 +126,42 @@ class _Listener:
 
 
 class SamplingThread:
+    json_only = False
+    """See ``answer_options.CanConstrain``."""
+
     def __init__(
         self,
         model: Path,
         loop: asyncio.AbstractEventLoop,
         *,
-        device: str = "cpu",
+        device: str = "auto",
+        dtype: str = "auto",
         threads: int = 0,
         max_batch: int = 64,
         max_context: int = 2048,
         gather_seconds: float = 0.002,
+        path: paths.AskedPath = "auto",
     ) -> None:
-        self._model, self._loop, self._device = model, loop, device
+        self._model, self._loop = model, loop
+        self._device, self._dtype = device, dtype
+        self.placement = Placement("", "", "")
+        """Device and number format of the network, once it is loaded."""
         self._threads = threads or os.cpu_count() or 1
         self._batch, self._context = max_batch, max_context
         self._gather = gather_seconds
+        self._path: paths.AskedPath = path
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._waiting: dict[str, tuple[SampleRequest, asyncio.Future[Sample]]] = {}
         self._listeners: dict[str, _Listener] = {}
-        self._policy: Policy | None = None
-        self._sampler: Sampler | None = None
+        self._policy: LanguageModel | None = None
+        self._sampler: TokenSampler | None = None
+        self._compiler: GrammarCompiler | None = None
+        self._building = threading.Lock()
         self._step_began: float | None = None
         """Monotonic time; None while the thread waits for work."""
 
     @property
-    def policy(self) -> Policy:
+    def policy(self) -> LanguageModel:
         if self._policy is None:
             raise EngineError("The engine has not loaded its model yet.")
         return self._policy
@@ -164,6 +178,22 @@ class SamplingThread:
     def max_context(self) -> int:
         """Tokens of prompt and answer together: the configured limit, or the model's if it is lower."""
         return min(self._context, self.policy.shape.max_positions)
+
+    @property
+    def vocab(self) -> int:
+        return self.policy.shape.vocab
+
+    def cannot_enforce(self, grammar: Grammar, stop_ids: Sequence[int]) -> str:
+        """Returns the reason for which a grammar cannot be enforced, or an empty text. Compiles it, so that
+        the sampling thread finds it compiled. Any thread may call this."""
+        with self._building:
+            if self._compiler is None:
+                self._compiler = GrammarCompiler(self.tokenizer, self.vocab, stop_ids)
+        try:
+            self._compiler(grammar)
+        except GrammarError as error:
+            return str(error)
+        return ""
 
     @property
     def running(self) -> int:
@@ -199,7 +229,8 @@ class SamplingThread:
             raise
 
     async def load(self, digest: str, folder: Path) -> None:
-        """Loads an adapter and compares the loaded weights with the verified file, tensor by tensor."""
+        """Loads an adapter and compares the loaded weights with the verified file, tensor by tensor, and its
+        log-probs with those that its job stored. Raises TamperedError."""
         await self._between_steps(lambda: self._load(digest, folder))
 
     async def unload(self, digest: str) -> None:
@@ -225,8 +256,11 @@ class SamplingThread:
     def _run(self, loaded: asyncio.Future[None]) -> None:
         try:
             torch.set_num_threads(self._threads)
-            self._policy = Policy.load(self._model, device=self._device)
-            self._sampler = Sampler(self._policy, max_batch=self._batch, max_context=self._context)
+            size = paths.parameters(self._model)
+            chosen = self.placement = place(self._device, self._dtype, parameters=size)
+            self._policy = paths.load(self._model, device=chosen.device, dtype=chosen.dtype, path=self._path)
+            sys.stderr.write("\n".join([paths.described(self._policy), *self._policy.notes, ""]))
+            self._sampler = self._new_sampler(self._policy)
         except Exception as error:
             self._resolve(loaded, error=error)
             return
@@ -242,7 +276,14 @@ class SamplingThread:
             except Exception as error:  # the batch is lost, the engine is not
                 traceback.print_exc(file=sys.stderr)
                 self._fail_all(EngineError(f"The engine failed during sampling ({type(error).__name__})."))
-                self._sampler = Sampler(self._policy, max_batch=self._batch, max_context=self._context)
+                self._sampler = self._new_sampler(self._policy)
+
+    def _new_sampler(self, policy: LanguageModel) -> TokenSampler:
+        return paths.sampler(policy, self._batch, self._context, make_constraint=self._constraint)
+
+    def _constraint(self, grammar: Grammar) -> Constraint:
+        assert self._compiler is not None  # ``cannot_enforce`` comes first
+        return self._compiler(grammar)
 
     def _take_inbox(self, *, wait: bool) -> None:
         if wait:
@@ -285,11 +326,12 @@ class SamplingThread:
         if not self._listeners:
             return
         assert self._sampler is not None
-        finished = {sample.request_id: (sample.token_ids, sample.logprobs) for sample in done}
+        finished = {one.request_id: (one.token_ids, one.logprobs, one.alternatives) for one in done}
         for request_id, listener in list(self._listeners.items()):
-            ids, logprobs = finished.get(request_id) or self._sampler.drawn(request_id)
+            ids, logprobs, alternatives = finished.get(request_id) or self._sampler.drawn(request_id)
             if len(ids) > listener.told:
-                new = list(ids[listener.told :]), list(logprobs[listener.told :])
+                at = listener.told
+                new = list(ids[at:]), list(logprobs[at:]), list(alternatives[at:])
                 listener.told = len(ids)
                 self._loop.call_soon_threadsafe(listener.on_tokens, *new)
             if request_id in finished:
@@ -322,6 +364,8 @@ class SamplingThread:
                 held[name].any() for name in held.keys() - expected.keys() if ".lora_B." in name
             )
             finite = all(bool(torch.isfinite(tensor).all()) for tensor in expected.values())
+            if same and finite and (stored := Probe.read(folder)) is not None:
+                stored.check(digest, *measure(self.policy, stored, digest))
         except Exception:
             self.policy.remove_adapter(digest)
             raise

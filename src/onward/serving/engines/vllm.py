@@ -15,6 +15,7 @@ generation_config.
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,16 +24,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onward.errors import ConfigError, EngineError
+from onward.lm.probe import Expected, Probe
 from onward.lm.request import Sample, SampleRequest
 from onward.lm.sizes import folder_digest
+from onward.lm.stop_text import cut
 from onward.serving.engines.turns import Turns
-from onward.serving.engines.vllm_http import Choice, UnknownModelError, VllmHttp
+from onward.serving.engines.vllm_http import Choice, Greedy, OnTokens, UnknownModelError, VllmHttp
 from onward.telemetry import logs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from transformers import PreTrainedTokenizerBase
+
+    from onward.lm.constrained import Grammar
 
 _log = logs.get("engine")
 
@@ -46,6 +49,7 @@ FULL_SUPPORT: dict[str, Any] = {
 PROBE = "The quick brown fox jumps over the lazy dog. 1 + 1 = 2."
 LEAST_MOVE = 1e-6  # nats; an adapter that changes the weights changes the probe's log-probs by more
 MOST_MIXED = 1e-3  # nats; rounding in another batch moves a float32 log-prob by less
+PROBE_TOKENS = 8  # the fault of mixed batches shows in the steps of decoding, not in the prompt's
 MIXED = 4  # requests of each policy in the probe of a mixed batch
 
 
@@ -58,6 +62,9 @@ class VoidSample(Sample):
 
 class VllmSampling:
     """Same interface as ``SamplingThread``, for a vLLM server."""
+
+    json_only = True
+    """Other grammars depend on the backend of the server."""
 
     def __init__(
         self,
@@ -77,7 +84,6 @@ class VllmSampling:
         self._folders: dict[str, Path] = {}
         self._loading = asyncio.Lock()
         self._turns = Turns()
-        self._alone: list[float] = []
         self.running = 0
         self.mismatches = 0
         """Number of answers whose ids and text did not agree."""
@@ -92,6 +98,14 @@ class VllmSampling:
     def base_digest(self) -> str:
         return folder_digest(self._model)
 
+    @property
+    def vocab(self) -> int:
+        return len(self.tokenizer)
+
+    def cannot_enforce(self, grammar: Grammar, stop_ids: Sequence[int]) -> str:
+        """Returns an empty text: the server judges schemas, and its refusal is passed on."""
+        return ""
+
     async def start(self) -> None:
         """Checks the server. Raises EngineError (away, wrong key) or ConfigError (unknown model, log-probs
         before temperature and truncation)."""
@@ -101,15 +115,14 @@ class VllmSampling:
         found = [card for card in bases if self._base_name in ("", card["id"])]
         if not found:
             raise ConfigError(
-                f"vLLM at {self._http.url} serves {[card['id'] for card in bases]}, not "
-                f"{self._base_name!r}: set vllm.model to one of them."
+                f"{self._http.server} at {self._http.url} serves {[card['id'] for card in bases]}, not "
+                f"{self._base_name!r}: set {self._http.setting}.model to one of them."
             )
         self._base_name = str(found[0]["id"])
         longest = found[0].get("max_model_len")
         if longest:
             self.max_context = min(self._asked_context, int(longest))
         await self._require_processed_logprobs()
-        self._alone = await self._probe(self._base_name)
 
     async def check(self) -> None:
         """Raises EngineError if the server is away, paused or asleep."""
@@ -118,9 +131,7 @@ class VllmSampling:
     def check_moving(self) -> None:
         """Raises EngineError if sampling is stuck; here every call to the server has a time limit."""
 
-    async def sample(
-        self, request: SampleRequest, on_tokens: Callable[[list[int], list[float]], None] | None = None
-    ) -> Sample:
+    async def sample(self, request: SampleRequest, on_tokens: OnTokens | None = None) -> Sample:
         """Samples one answer; see ``SamplingThread.sample``. Cancelling closes the connection, which makes
         vLLM abort the request."""
         request.check(self.max_context)
@@ -151,28 +162,43 @@ class VllmSampling:
             "top_k": request.top_k or 0,
             "stop_token_ids": [int(token) for token in request.stop_ids],
             "skip_special_tokens": True,
-            "logprobs": 0,
+            "logprobs": request.alternatives,
             "return_token_ids": True,
             "return_tokens_as_token_ids": True,
         }
         if request.seed is not None:
             body["seed"] = request.seed
-        return body | FULL_SUPPORT
+        return body | FULL_SUPPORT | _asked_for(request)
 
     def _checked(self, request: SampleRequest, choice: Choice) -> Sample:
         ids, logprobs = choice.token_ids, choice.logprobs
         if request.temperature == 0:
             logprobs = [0.0] * len(ids)  # greedy is a point mass; vLLM reports the softmax beside it
-        if not self._says(ids, choice):
+        if not self._says(ids, choice, request.stop_texts):
             self.mismatches += 1
-            return VoidSample(request.request_id, [], [], choice.finish_reason, choice.text)
-        return Sample(request.request_id, ids, logprobs, choice.finish_reason)
+            return VoidSample(request.request_id, [], [], choice.finish_reason, text=choice.text)
+        best = choice.alternatives if request.alternatives else []
+        if request.temperature == 0:
+            best = [[(token, 0.0)] for token in ids] if best else []
+        return Sample(
+            request.request_id,
+            ids,
+            logprobs,
+            choice.finish_reason,
+            [one[: request.alternatives] for one in best],
+        )
 
-    def _says(self, ids: Sequence[int], choice: Choice) -> bool:
-        """Returns whether the ids spell the text. The token that ended the answer may be a visible one."""
+    def _says(self, ids: Sequence[int], choice: Choice, stops: Sequence[str]) -> bool:
+        """Returns whether the ids spell the text. The token that ended the answer may be a visible one, or
+        go on after a stop string, where the server cuts the text."""
         told = _plain(choice.text)
-        if _plain(self._decode(ids)) == told:
+        spelled = _plain(self._decode(ids))
+        if spelled == told:
             return True
+        if choice.finish_reason == "stop" and stops:
+            before = cut(spelled, stops)
+            if before != spelled and cut(told, stops) == before:
+                return True
         return choice.finish_reason == "stop" and _plain(self._decode(ids[:-1])) == told
 
     def _decode(self, ids: Sequence[int]) -> str:
@@ -202,30 +228,50 @@ class VllmSampling:
         await self._http.load_adapter(digest, path)
         try:
             if digest not in {card["id"] for card in await self._http.models()}:
-                raise EngineError(f"vLLM took adapter {digest[:12]} but does not list it: it is not served.")
+                raise EngineError(
+                    f"{self._http.server} took adapter {digest[:12]} but does not list it: it is not served."
+                )
             if changes:
                 await self._require_separate_answers(digest, await self._require_move(digest))
+            if (stored := await asyncio.to_thread(Probe.read, folder)) is not None:
+                base = await self._along(self._base_name, stored, stored.base)
+                stored.check(digest, base, await self._along(digest, stored, stored.adapter))
         except BaseException:
             await asyncio.shield(self._http.unload_adapter(digest))
             raise
 
-    async def _probe(self, model: str) -> list[float]:
-        """Returns the log-probs of the probe prompt, asked in the turn of ``model``."""
+    async def _probe(self, model: str) -> Greedy:
+        """Returns the greedy answer to the probe prompt, asked in the turn of ``model``.
+
+        Log-probs of the prompt itself would be cheaper. But with adapters on, vLLM 0.32 ends with an error
+        when it computes them beside another request.
+        """
         ids = self.tokenizer.encode(PROBE, add_special_tokens=False)
         async with self._turns.turn(None if model == self._base_name else model):
-            return await self._http.prompt_logprobs(model, ids)
+            return await self._http.greedy(model, ids, PROBE_TOKENS)
 
-    async def _require_move(self, digest: str) -> list[float]:
+    async def _along(self, model: str, stored: Probe, expected: Expected) -> list[float]:
+        """Returns the likeliest token's log-prob at each position of the expected answer.
+
+        One short request for each: so a token that is likeliest by a rounding error changes nothing after it.
+        """
+        starts = [[*stored.prompt_ids, *expected.token_ids[:at]] for at in range(len(expected.token_ids))]
+        async with self._turns.turn(None if model == self._base_name else model):
+            answers = await asyncio.gather(*(self._http.greedy(model, start, 1) for start in starts))
+        return [answer.logprobs[0] for answer in answers]
+
+    async def _require_move(self, digest: str) -> Greedy:
         base, again = await self._probe(self._base_name), await self._probe(self._base_name)
         adapted = await self._probe(digest)
-        if _apart(base, adapted) <= max(LEAST_MOVE, 2 * _apart(base, again)):
+        if base.distance(adapted) <= max(LEAST_MOVE, 2 * base.distance(again)):
             raise EngineError(
-                f"vLLM lists adapter {digest[:12]}, but answers a probe prompt as the base model does: the "
+                f"{self._http.server} lists adapter {digest[:12]}, but answers a probe prompt as the base "
+                f"model does: the "
                 f"server did not apply it, so it is not served."
             )
         return adapted
 
-    async def _require_separate_answers(self, digest: str, adapted: list[float]) -> None:
+    async def _require_separate_answers(self, digest: str, adapted: Greedy) -> None:
         """Asks base and adapter at the same time. If either answers otherwise than alone, and by more than
         a batch of one policy differs from a single request, the two get no common batch any more."""
         if self._turns.separate:
@@ -233,9 +279,9 @@ class VllmSampling:
         both = [self._base_name, digest] * MIXED
         plain = await asyncio.gather(*(self._probe(self._base_name) for _ in both))
         mixed = await asyncio.gather(*(self._probe(model) for model in both))
-        noise = max(_apart(self._alone, one) for one in plain)
-        alone = {self._base_name: self._alone, digest: adapted}
-        moved = max(_apart(alone[model], one) for model, one in zip(both, mixed, strict=True))
+        alone = {self._base_name: await self._probe(self._base_name), digest: adapted}
+        noise = max(alone[self._base_name].distance(one) for one in plain)
+        moved = max(alone[model].distance(one) for model, one in zip(both, mixed, strict=True))
         if moved > max(MOST_MIXED, 4 * noise):
             self._turns.separate = True
             _log.warning("vllm_mixes_policies", url=self._http.url, moved_nats=round(moved, 4),
@@ -250,7 +296,8 @@ class VllmSampling:
         shared = sorted(set(once) & set(twice), key=lambda name: -once[name])
         if len(shared) < 2:
             raise ConfigError(
-                f"vLLM reports {len(once)} and {len(twice)} of the likeliest tokens at temperatures 1 and 2, "
+                f"{self._http.server} reports {len(once)} and {len(twice)} of the likeliest tokens at "
+                f"temperatures 1 and 2, "
                 f"{len(shared)} in common, where 2 are needed: raise its --max-logprobs."
             )
         first, second = shared[:2]
@@ -258,14 +305,26 @@ class VllmSampling:
         normalised = all(sum(map(math.exp, values)) <= 1.001 for values in (once.values(), twice.values()))
         if not normalised or abs(heated - gap / 2) > 0.1 * abs(gap) + 1e-4:
             raise ConfigError(
-                "vLLM reports log-probs before temperature and truncation, which are not those of the tokens "
-                "it draws: start it with --logprobs-mode processed_logprobs."
+                f"{self._http.server} reports log-probs before temperature and truncation, which are not "
+                f"those of the tokens it draws: {self._http.remedy}."
             )
 
 
-def _apart(a: Sequence[float], b: Sequence[float]) -> float:
-    """Returns the largest difference between two lists of log-probs."""
-    return max(abs(x - y) for x, y in zip(a, b, strict=True))
+def _asked_for(request: SampleRequest) -> dict[str, Any]:
+    """Returns the fields of what few requests ask for, which are left out of the others."""
+    body: dict[str, Any] = {}
+    if request.presence_penalty or request.frequency_penalty:
+        body["presence_penalty"] = request.presence_penalty
+        body["frequency_penalty"] = request.frequency_penalty
+    if request.logit_bias:
+        body["logit_bias"] = {str(token): value for token, value in request.logit_bias.items()}
+    if request.stop_texts:
+        # The string stays in the text, so that the text can be compared with the ids.
+        body |= {"stop": list(request.stop_texts), "include_stop_str_in_output": True}
+    if request.grammar is not None:
+        schema = json.loads(request.grammar.source)
+        body["structured_outputs"] = {"json": schema, "disable_any_whitespace": True}
+    return body
 
 
 def _plain(text: str) -> str:

@@ -11,16 +11,35 @@ import json
 import math
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 
 from onward.errors import EngineError
-from onward.serving.engines import RequestRefusedError
+from onward.lm.request import Alternatives
+from onward.serving.engines import CONTEXT_EXCEEDED, RequestRefusedError
 
 TOLD = 200  # characters of a server's message that are passed on
 PROBE_SECONDS = 5.0
-OnTokens = Callable[[list[int], list[float]], None]
+OnTokens = Callable[[list[int], list[float], list[Alternatives]], None]
+
+
+class Greedy(NamedTuple):
+    """The tokens of a greedy answer, by name (``token_id:5``), and their log-probs."""
+
+    tokens: tuple[str, ...]
+    logprobs: tuple[float, ...]
+
+    def distance(self, other: Greedy) -> float:
+        """Returns the largest difference in log-probs, up to the first token that differs: from there on the
+        two continue different texts."""
+        apart = 0.0
+        pairs = zip(self.tokens, self.logprobs, other.tokens, other.logprobs, strict=False)
+        for mine, here, theirs, there in pairs:
+            apart = max(apart, abs(here - there))
+            if mine != theirs:
+                break
+        return apart
 
 
 class UnknownModelError(EngineError):
@@ -36,10 +55,11 @@ class Choice:
     logprobs: list[float] = field(default_factory=list)
     finish_reason: str = ""
     prompt_ids: list[int] | None = None
+    alternatives: list[Alternatives] = field(default_factory=list)
 
-    def add_part(self, part: dict[str, Any]) -> tuple[list[int], list[float]]:
-        """Adds one response or stream chunk and returns its new ids and log-probs. Raises EngineError if ids
-        and log-probs disagree."""
+    def add_part(self, part: dict[str, Any]) -> tuple[list[int], list[float], list[Alternatives]]:
+        """Adds one response or stream chunk and returns its new ids, log-probs and likeliest tokens. Raises
+        EngineError if ids and log-probs disagree."""
         ids = part.get("token_ids")
         said = part.get("logprobs") or {}
         values = said.get("token_logprobs") or []
@@ -61,7 +81,9 @@ class Choice:
         self.token_ids += ids
         self.logprobs += values
         self.finish_reason = part.get("finish_reason") or self.finish_reason
-        return list(ids), list(values)
+        best = [_alternatives(one) for one in said.get("top_logprobs") or [{}] * len(ids)]
+        self.alternatives += best
+        return list(ids), list(values), best
 
     def finished(self, prompt: Sequence[int]) -> Choice:
         if self.prompt_ids != list(prompt):
@@ -72,6 +94,11 @@ class Choice:
 
 
 class VllmHttp:
+    server, setting = "vLLM", "vllm"
+    """Name of the server in messages, and of its section in the settings."""
+    remedy = "start it with --logprobs-mode processed_logprobs"
+    """Cure for log-probs before temperature."""
+
     def __init__(self, url: str, key: str = "", *, timeout_seconds: float = 600.0) -> None:
         self.url = url.rstrip("/").removesuffix("/v1")
         headers = {"Authorization": f"Bearer {key}"} if key else {}
@@ -89,11 +116,13 @@ class VllmHttp:
         """Checks ``/health``; on a server in development mode also that it is neither paused nor asleep."""
         response = await self._send("GET", "/health", timeout=PROBE_SECONDS)
         if response.status_code != 200:
-            raise EngineError(f"vLLM at {self.url} is not healthy (HTTP {response.status_code}).")
+            raise EngineError(f"{self.server} at {self.url} is not healthy (HTTP {response.status_code}).")
         for name in ("is_paused", "is_sleeping"):
             response = await self._send("GET", f"/{name}", timeout=PROBE_SECONDS)
             if response.status_code == 200 and response.json().get(name) is True:
-                raise EngineError(f"vLLM at {self.url} {name.replace('_', ' ')}: resume it or wake it up.")
+                raise EngineError(
+                    f"{self.server} at {self.url} {name.replace('_', ' ')}: resume it or wake it up."
+                )
 
     async def models(self) -> list[dict[str, Any]]:
         """Returns ``ModelCard``s: ``id``, ``root``, ``parent`` (of an adapter), ``max_model_len``."""
@@ -110,9 +139,9 @@ class VllmHttp:
             return choice.finished(prompt)
         async for event in self._events("/v1/completions", {**body, "stream": True}):
             for part in event.get("choices") or []:
-                ids, logprobs = choice.add_part(part)
+                ids, logprobs, alternatives = choice.add_part(part)
                 if ids:
-                    on_tokens(ids, logprobs)
+                    on_tokens(ids, logprobs, alternatives)
         return choice.finished(prompt)
 
     async def top_logprobs(self, model: str, prompt: Sequence[int], temperature: float) -> dict[str, float]:
@@ -128,39 +157,37 @@ class VllmHttp:
         )  # fmt: skip
         return dict(answer["choices"][0]["logprobs"]["top_logprobs"][0])
 
-    async def prompt_logprobs(self, model: str, prompt: Sequence[int]) -> list[float]:
-        """Returns the log-prob of each token of ``prompt`` but the first."""
+    async def greedy(self, model: str, prompt: Sequence[int], count: int) -> Greedy:
+        """Returns the ``count`` likeliest next tokens, one after the other, and their log-probs."""
         answer = await self._json(
             "POST",
             "/v1/completions",
             {
-                "model": model,
-                "prompt": list(prompt),
-                "max_tokens": 1,
-                "temperature": 0.0,
-                "prompt_logprobs": 0,
+                "model": model, "prompt": list(prompt), "max_tokens": count, "temperature": 0.0,
+                "logprobs": 0, "ignore_eos": True, "repetition_penalty": 1.0,
+                "return_tokens_as_token_ids": True,
             },
-        )
-        told = answer["choices"][0]["prompt_logprobs"]
-        return [told[i][str(token)]["logprob"] for i, token in enumerate(prompt) if told[i] is not None]
+        )  # fmt: skip
+        told = answer["choices"][0]["logprobs"]
+        return Greedy(tuple(told["tokens"]), tuple(told["token_logprobs"]))
 
     async def load_adapter(self, name: str, path: str) -> None:
         """Loads an adapter. Idempotent: a name is a digest, so the same name means the same adapter."""
         response = await self._send("POST", "/v1/load_lora_adapter", {"lora_name": name, "lora_path": path})
         if response.status_code == 200 or "already been loaded" in response.text:
             return
-        if _detail(response) == "Not Found":
+        if detail(response) == "Not Found":
             raise EngineError(
                 "vLLM takes no adapters while it runs: start it with --enable-lora and "
                 "VLLM_ALLOW_RUNTIME_LORA_UPDATING=True."
             )
-        raise EngineError(f"vLLM did not load adapter {name[:12]}: {_detail(response)}")
+        raise EngineError(f"vLLM did not load adapter {name[:12]}: {detail(response)}")
 
     async def unload_adapter(self, name: str) -> None:
         """Unloads an adapter. One that the server does not know is no error."""
         response = await self._send("POST", "/v1/unload_lora_adapter", {"lora_name": name})
         if response.status_code not in (200, 400, 404):
-            raise EngineError(f"vLLM did not unload adapter {name[:12]}: {_detail(response)}")
+            raise EngineError(f"vLLM did not unload adapter {name[:12]}: {detail(response)}")
 
     async def _json(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         response = await self._send(method, path, body)
@@ -168,7 +195,9 @@ class VllmHttp:
         try:
             return response.json()
         except ValueError:
-            raise EngineError(f"vLLM's answer to {path} is not JSON: is {self.url} a vLLM server?") from None
+            raise EngineError(
+                f"{self.server}'s answer to {path} is not JSON: is {self.url} such a server?"
+            ) from None
 
     async def _send(
         self, method: str, path: str, body: dict[str, Any] | None = None, timeout: float | None = None
@@ -200,26 +229,38 @@ class VllmHttp:
 
     def _away(self, error: httpx.HTTPError) -> EngineError:
         if isinstance(error, httpx.TimeoutException):
-            return EngineError(f"vLLM at {self.url} did not answer within {self._seconds:g} s.")
+            return EngineError(f"{self.server} at {self.url} did not answer within {self._seconds:g} s.")
         return EngineError(
-            f"vLLM at {self.url} is away ({type(error).__name__}): start it or correct the URL."
+            f"{self.server} at {self.url} is away ({type(error).__name__}): start it or correct the URL."
         )
 
     def _raise_for(self, response: httpx.Response) -> None:
         code = response.status_code
         if code == 200:
             return
-        told = _detail(response)
+        told = detail(response)
         if code in (401, 403):
-            raise EngineError(f"vLLM at {self.url} refuses the key: set vllm.key to its --api-key.")
+            raise EngineError(
+                f"{self.server} at {self.url} refuses the key: set {self.setting}.key to its --api-key."
+            )
         if code == 404:
-            raise UnknownModelError(f"vLLM does not serve what was asked for: {told}")
+            raise UnknownModelError(f"{self.server} does not serve what was asked for: {told}")
         if code in (400, 413, 422):
-            raise RequestRefusedError(f"vLLM refuses the request: {told}")
-        raise EngineError(f"vLLM failed with HTTP {code}: {told}")
+            is_long = "maximum context length" in told
+            raise RequestRefusedError(
+                f"{self.server} refuses the request: {told}", code=CONTEXT_EXCEEDED if is_long else None
+            )
+        raise EngineError(f"{self.server} failed with HTTP {code}: {told}")
 
 
-def _detail(response: httpx.Response) -> str:
+def _alternatives(told: dict[str, float] | None) -> Alternatives:
+    """Reads the likeliest tokens of one position, named ``token_id:N``; the likeliest first."""
+    pairs = [(int(name.removeprefix("token_id:")), value) for name, value in (told or {}).items()]
+    return sorted(pairs, key=lambda pair: -pair[1])
+
+
+def detail(response: httpx.Response) -> str:
+    """Returns the message of a refusal."""
     try:
         document = response.json()
     except ValueError:

@@ -8,7 +8,7 @@ part of an answer.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,9 +18,11 @@ from onward.clock import Clock
 from onward.contracts.buckets import Assignment
 from onward.errors import BusError, EngineError
 from onward.http.app import HttpError
+from onward.lm.stop_text import cut
 from onward.serving.engines import Engine, Generation, OnProgress, Progress, RequestRefusedError
 from onward.serving.metrics import GatewayMetrics
 from onward.serving.protocol import openai
+from onward.serving.recording.failures import failure_of
 from onward.serving.recording.outcome_publisher import OutcomePublisher
 from onward.serving.routing.arms import Arm, Routes
 from onward.serving.routing.assignments import Assignments
@@ -56,6 +58,7 @@ class LiveAnswer:
     text: str = ""
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    alternatives: list[dict[str, Any]] = field(default_factory=list)
 
     def add_progress(self, progress: Progress) -> None:
         if progress.record is not None:
@@ -63,6 +66,7 @@ class LiveAnswer:
         self.text += progress.text
         self.token_ids += progress.token_ids
         self.logprobs += progress.logprobs
+        self.alternatives += progress.alternatives
         self.on_text(progress.text)
 
     def partial_generation(self) -> Generation | None:
@@ -72,7 +76,7 @@ class LiveAnswer:
         tokens = {"token_ids": self.token_ids, "logprobs": self.logprobs, "finish_reason": "length"}
         usage = {"prompt_tokens": 0, "completion_tokens": len(self.token_ids)}
         usage["total_tokens"] = usage["completion_tokens"]
-        return Generation(self.text, self.record | tokens, usage)
+        return Generation(self.text, self.record | tokens, usage, self.alternatives)
 
 
 class Calls:
@@ -86,7 +90,10 @@ class Calls:
         outcomes: OutcomePublisher,
         metrics: GatewayMetrics,
         signing_key: bytes,
+        aliases: Mapping[str, str] | None = None,
     ) -> None:
+        """``aliases``: name that a call may give as its model → the name that it stands for."""
+        self._aliases = dict(aliases or {})
         self._clock, self._engine, self._state = clock, engine, state
         self._assignments, self._outcomes, self._metrics = assignments, outcomes, metrics
         self._signing_key = signing_key
@@ -94,7 +101,7 @@ class Calls:
     async def answer(self, call: Call) -> tuple[dict[str, Any], str, float]:
         """Returns the completion, all text that the model wrote, and the seconds that the engine took."""
         routes = self._state.serving()
-        arm, assignment, writing = await self._route(call.chat.model, routes, call.session_id)
+        arm, assignment, writing = await self._route(call.chat, routes, call.session_id)
         try:
             generation, seconds = await self._generate(call, arm, assignment)
         except BaseException:
@@ -111,10 +118,20 @@ class Calls:
             self._outcomes.register(assignment)
         return self.completion(call, generation, arm, assignment), generation.text, seconds
 
+    async def answer_all(self, calls: Sequence[Call]) -> list[tuple[dict[str, Any], str, float]]:
+        """Returns the answers to the choices of one request. If one fails, the others are ended."""
+        tasks = [asyncio.create_task(self.answer(call)) for call in calls]
+        try:
+            return await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
     async def stream(self, call: Call, live: LiveAnswer) -> tuple[dict[str, Any], str, float]:
         """Works like ``answer`` and passes progress to ``live``. The session is assigned before any text."""
         routes = self._state.serving()
-        arm, assignment, writing = await self._route(call.chat.model, routes, call.session_id)
+        arm, assignment, writing = await self._route(call.chat, routes, call.session_id)
         if writing is not None:
             arm, assignment = await self._settle(routes, arm, writing)
         live.arm, live.assignment = arm, assignment
@@ -131,8 +148,9 @@ class Calls:
         release = None
         if assignment is not None:
             release = {"release_id": assignment.release_id, "arm": arm.arm, "weight": assignment.weight}
-        names = {tool["function"]["name"] for tool in call.chat.tools} if call.chat.calls_tools else set()
-        said = read_answer(generation.text, names, sampling["generation_id"], parallel=call.chat.parallel)
+        chat = call.chat
+        text = cut(generation.text, chat.stops) if chat.stops else generation.text
+        said = read_answer(text, chat.callable, sampling["generation_id"], parallel=chat.parallel)
         onward = {
             "session_id": call.session_id,
             "generation_id": sampling["generation_id"],
@@ -142,22 +160,25 @@ class Calls:
         }
         if call.trajectory_id is not None:
             onward["trajectory_id"] = call.trajectory_id
-        if said.calls:
+        if said.calls or len(text) < len(generation.text):
             onward["raw_response"] = generation.text
         if said.malformed:
             onward["malformed_call"] = True
-        return openai.completion(generation, said, onward, int(self._clock.now().timestamp()))
+        created = int(self._clock.now().timestamp())
+        return openai.completion(generation, said, onward, created, chat.options)
 
     async def _route(
-        self, model: str, routes: Routes, session_id: str
+        self, chat: openai.ChatRequest, routes: Routes, session_id: str
     ) -> tuple[Arm, Assignment | None, asyncio.Task[Assignment] | None]:
-        """Returns the arm for this call. A call that names a model id is not part of any release."""
+        """Returns the arm for this call. A call that names a model id is not part of any release. Neither is
+        a raw prompt: no task that could be judged comes of it, so it would count as lost."""
+        model = self._aliases.get(chat.model, chat.model)
         if model != openai.ROUTED:
             for arm in routes.arms:
                 if arm.model_id == model:
                     return arm, None, None
-            raise openai.unknown_model(model, [arm.model_id for arm in routes.arms])
-        if not routes.open:
+            raise openai.unknown_model(model, [*(arm.model_id for arm in routes.arms), *self._aliases])
+        if not routes.open or chat.is_raw:
             return routes.current, None, None
         known = self._assignments.find_cached(routes, session_id)
         if known is not None:
@@ -189,6 +210,7 @@ class Calls:
         started = self._clock.monotonic()
         chat = call.chat
         on_progress: OnProgress | None = live.add_progress if live is not None else None
+        more: dict[str, Any] = {} if chat.options is None else {"options": chat.options}
         self._state.in_flight[arm.adapter_digest] += 1
         try:
             for attempt in (1, 2):
@@ -204,15 +226,18 @@ class Calls:
                         seed=chat.seed,
                         tools=chat.tools,
                         on_progress=on_progress,
+                        **more,
                     )
                     self._metrics.attempts.labels(arm=arm.arm, result="ok").inc()
                     return generation, self._clock.monotonic() - started
                 except RequestRefusedError as error:
                     self._metrics.attempts.labels(arm=arm.arm, result="refused").inc()
-                    raise HttpError(400, str(error), param="messages") from None
+                    raise HttpError(
+                        400, str(error), param=error.param or "messages", code=error.code
+                    ) from None
                 except EngineError as error:
                     self._metrics.attempts.labels(arm=arm.arm, result="error").inc()
-                    await self._engine_failed(assignment, error)
+                    await self._engine_failed(assignment, error, chat.messages)
                     begun = live is not None and live.token_ids  # sent text cannot be taken back
                     if attempt == 2 or begun or not await self._engine_is_back():
                         raise HttpError(503, str(error), type="engine_error") from None
@@ -220,12 +245,14 @@ class Calls:
         finally:
             self._state.in_flight[arm.adapter_digest] -= 1
 
-    async def _engine_failed(self, assignment: Assignment | None, error: EngineError) -> None:
+    async def _engine_failed(
+        self, assignment: Assignment | None, error: EngineError, messages: list[dict[str, Any]]
+    ) -> None:
         _log.warning("engine failed", reason=str(error), arm=assignment.arm if assignment else None)
         if assignment is not None:
             try:
                 self._outcomes.register(assignment)
-                await self._outcomes.publish_error(assignment)
+                await self._outcomes.publish_error(assignment, failure_of(error, messages))
             except BusError:
                 _log.error("error outcome not published", release_id=assignment.release_id)
 

@@ -1,7 +1,7 @@
 """The gateway: an OpenAI-compatible endpoint whose answers carry signed generation records.
 
-This module has the role's life cycle, its HTTP surface, pause and drain. ``calls.py`` serves a call;
-``recording/capture.py`` turns it into training data.
+This module has the role's parts and life cycle. ``endpoints.py`` is its HTTP surface, ``admission.py`` pauses
+and drains traffic, ``calls.py`` serves a call, and ``recording/capture.py`` turns it into training data.
 
 Invariants: stopping ends the calls first, then records what they left open.
 """
@@ -12,44 +12,25 @@ import asyncio
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
-from datetime import datetime, timedelta
-from typing import Any
 
-from fastapi import FastAPI, Request
-from fastapi.responses import JSONResponse, Response
-from starlette.routing import Route
-
-from onward.bus import load_entry
 from onward.capture import provenance
 from onward.capture.collecting.quarantine import Quarantine, QuarantineKeys
 from onward.capture.make_redactor import inspector_of
-from onward.clock import is_set_within, read_time
 from onward.context import Context
-from onward.contracts.buckets import Traffic
-from onward.feedback.tokens import MAX_SESSION, Subject, TokenKeys
-from onward.health.readiness import Probe, Readiness
-from onward.http.app import (
-    HttpError,
-    authorize,
-    load_keys,
-    local_key,
-    make_app,
-    read_json,
-)
-from onward.http.server import GRACE_SECONDS, Server, check_exposure
+from onward.http.app import local_key
+from onward.http.server import Server, check_exposure
 from onward.ids import is_id
 from onward.roles import to_the_end
 from onward.serving.engines import Engine
 from onward.serving.engines.local import EngineProcess
 from onward.serving.engines.registry import AdapterRegistry
-from onward.serving.http import paths
-from onward.serving.http.calls import Call, Calls
-from onward.serving.http.streaming import AnswerStream, stopping, while_connected
+from onward.serving.http.admission import Admission
+from onward.serving.http.calls import Calls
+from onward.serving.http.endpoints import Endpoints
 from onward.serving.metrics import gateway_metrics
 from onward.serving.place import Place
-from onward.serving.protocol import openai
-from onward.serving.recording.capture import Capture, CapturedCall
-from onward.serving.recording.closing import parse_close
+from onward.serving.providers.catalog import Catalog
+from onward.serving.recording.capture import Capture
 from onward.serving.recording.outcome_publisher import OutcomePublisher
 from onward.serving.recording.passed_closes import PassedCloses
 from onward.serving.recording.recording import Recording
@@ -57,17 +38,15 @@ from onward.serving.routing.arms import Routes
 from onward.serving.routing.assignments import Assignments
 from onward.serving.routing.opted_out import OptedOut
 from onward.serving.routing.route_switcher import RouteSwitcher
-from onward.serving.routing.session_ids import session_of
 from onward.telemetry import logs
+from onward.training.signatures import Trust
 
 _log = logs.get("gateway")
-RETRY_AFTER_SECONDS = 1
 SWITCH_SECONDS = 0.0005
 """Time after which a thread that redacts lets the event loop run. With Python's 5 ms, each of the four sends
 and receives of a call would wait that long."""
 ADOPT_SECONDS = 10.0
 """Seconds between two searches for dead gateways on this data folder."""
-TOKEN_HEADER = "Onward-Feedback-Token"
 
 
 class Gateway:
@@ -76,8 +55,8 @@ class Gateway:
     def __init__(self, ctx: Context, engine: Engine, place: Place | None = None) -> None:
         """``place``: the files of this process; None takes the first free one. ``stop`` frees it."""
         settings = ctx.settings
-        check_exposure(settings.http.host, settings.http.keys)
-        self._ctx, self._engine, self._clock = ctx, engine, ctx.clock
+        check_exposure(settings.http.host, settings.api_keys(), settings.http.auth)
+        self._ctx, self._clock = ctx, ctx.clock
         run_dir = settings.run_dir
         run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.place = place or Place.take(settings)
@@ -85,16 +64,20 @@ class Gateway:
         self._signing_key = provenance.load_key(run_dir, create=True)
         self._metrics = gateway_metrics(ctx.metrics)
         self.assignments = Assignments(ctx.bus, ctx.clock)
+        self.catalog = Catalog(settings, ctx.clock, self._metrics)
         self.state = RouteSwitcher(
             bus=ctx.bus,
             clock=ctx.clock,
             alerts=ctx.alerts,
             engine=engine,
-            registry=AdapterRegistry(ctx.bus, ctx.objects, settings.data_dir / "models"),
+            registry=AdapterRegistry(
+                ctx.bus, ctx.objects, settings.data_dir / "models", Trust.from_settings(settings)
+            ),
             gateway_id=self.gateway_id,
             base_model_id=settings.model.base if is_id(settings.model.base) else "base",
             file=self.place.routes,
             on_switch=self._on_switch,
+            providers=self.catalog.states,
         )
         self.outcomes = OutcomePublisher(
             ctx.bus,
@@ -113,6 +96,7 @@ class Gateway:
             outcomes=self.outcomes,
             metrics=self._metrics,
             signing_key=self._signing_key,
+            aliases=settings.gateway.model_aliases,
         )
         self._opted_out = OptedOut(ctx.bus, ctx.clock, ctx.metrics)
         self.capture = Capture(
@@ -124,17 +108,22 @@ class Gateway:
             on_answered=self.outcomes.note_answered,
             on_opted_out=self._opted_out.count,
         )
-        self._passed_closes = PassedCloses(ctx.bus, ctx.clock, self.gateway_id, self.capture.close_for_other)
-        self.capture.ask_others = self._passed_closes.ask
-        self._feedback_keys = TokenKeys(run_dir) if settings.feedback.hand_out_tokens else None
-        self._resume_at: datetime | None = None
-        self._in_flight = 0
-        self._idle = asyncio.Event()
-        self._idle.set()
-        self._stopping = False
-        self._ending = asyncio.Event()
-        """Set when the calls that still run are ended."""
-        self.app = self._make_app()
+        closer = self.capture.closer
+        self._passed_closes = PassedCloses(ctx.bus, ctx.clock, self.gateway_id, closer.close_for_other)
+        closer.ask_others = self._passed_closes.ask
+        self.admission = Admission(self.state, ctx.bus, ctx.clock)
+        self.endpoints = Endpoints(
+            ctx,
+            engine,
+            state=self.state,
+            calls=self.calls,
+            capture=self.capture,
+            admission=self.admission,
+            metrics=self._metrics,
+            signing_key=self._signing_key,
+            catalog=self.catalog,
+        )
+        self.app = self.endpoints.app()
         self.server = Server(
             self.app,
             settings.http.host,
@@ -188,7 +177,7 @@ class Gateway:
             for name, work in (
                 ("desired", self.state.run()),
                 ("outcomes", self.outcomes.run()),
-                ("control", self._follow_control()),
+                ("control", self.admission.follow_control()),
                 ("capture", self.capture.run()),
                 ("closes", self._passed_closes.run()),
                 ("adoption", self._adopt()),
@@ -210,17 +199,19 @@ class Gateway:
 
     async def _stop(self) -> None:
         self._ctx.ready["gateway"] = False
-        self._stopping = True
-        if not await is_set_within(self._idle, GRACE_SECONDS, self._clock):
-            _log.warning("calls are ended before their answer", calls=self._in_flight)
-        self._ending.set()
+        admission = self.admission
+        admission.is_stopping = True
+        if not await admission.is_idle_soon():
+            _log.warning("calls are ended before their answer", calls=admission.in_flight)
+        admission.ending.set()
         await self.server.stop()
         # A client that reads nothing was cut off by the server: its call ends a little later.
-        await is_set_within(self._idle, GRACE_SECONDS, self._clock)
+        await admission.is_idle_soon()
         await self._end_tasks()
         await self.capture.stop()
         await self._opted_out.write()
         await self.state.withdraw()
+        await self.catalog.close()
 
     async def _end_tasks(self) -> None:
         for task in self._tasks:
@@ -240,184 +231,11 @@ class Gateway:
         for task in done:
             task.result()
 
-    # Pause and drain.
-
-    @property
-    def paused(self) -> bool:
-        if self.state.paused and self._resume_at is not None and self._clock.now() >= self._resume_at:
-            self.resume()
-        return self.state.paused
-
-    def pause(self, until: datetime | None = None) -> None:
-        """Refuses new calls with 429 until ``resume`` (or ``until``); running calls go on."""
-        self.state.paused, self._resume_at = True, until
-
-    def resume(self) -> None:
-        self.state.paused, self._resume_at = False, None
-
-    async def drain(self) -> None:
-        """Waits until no call runs. Pause first."""
-        await self._idle.wait()
-
-    async def _follow_control(self) -> None:
-        """Follows the operator's switch ``Traffic``."""
-        bucket = self._ctx.bus.bucket(Traffic.BUCKET)
-        async for entry in bucket.watch(Traffic.KEY, deletes=True):
-            asked = Traffic() if entry.deleted else (await load_entry(bucket, Traffic, entry)).document
-            if asked is None:
-                continue
-            if asked.paused:
-                self.pause(read_time(asked.until) if asked.until else None)
-                await self.drain()
-            else:
-                self.resume()
-            await self.state.report()
-
-    # HTTP.
-
-    def _make_app(self) -> FastAPI:
-        http = self._ctx.settings.http
-        app = make_app(
-            "gateway",
-            keys=load_keys(http.keys, self._ctx.settings.run_dir),
-            ready=Readiness(self._probes(), {}),
-            warnings=self._ctx.warnings,
-            metrics=self._ctx.metrics,
-            hosts=[http.host, *http.names],
-            wrong_keys_per_minute=http.wrong_keys_per_minute,
-            clock=self._ctx.clock,
-        )
-
-        # A route of Starlette: what FastAPI adds to a route costs as much as all the work on a call.
-        app.router.routes.insert(0, Route("/v1/chat/completions", self._chat, methods=["POST"]))
-
-        @app.post("/sessions/{name}/close")
-        @app.post("/v1/sessions/{name}/close")
-        async def close_session(name: str, request: Request) -> dict[str, Any]:
-            return await self._close_session(name, request)
-
-        @app.get("/v1/models")
-        async def models(request: Request) -> dict[str, Any]:
-            authorize(request, "chat")
-            return {"object": "list", "data": [_model(name) for name in self._model_names()]}
-
-        @app.get("/v1/models/{name:path}")
-        async def model(name: str, request: Request) -> dict[str, Any]:
-            authorize(request, "chat")
-            names = self._model_names()
-            if name not in names:
-                raise openai.unknown_model(name, names[1:])
-            return _model(name)
-
-        @app.exception_handler(404)
-        async def unknown_path(request: Request, _: Exception) -> Response:
-            message = paths.not_found(request.url.path, str(request.base_url), served)
-            return HttpError(404, message, type="not_found_error").response()
-
-        @app.exception_handler(405)
-        async def unknown_method(request: Request, _: Exception) -> Response:
-            message = paths.wrong_method(request.method, request.url.path, served)
-            return HttpError(405, message).response()
-
-        served = paths.served_by(app)
-        return app
-
-    def _model_names(self) -> list[str]:
-        """Returns the names that a call may give as its model: first the one that follows releases."""
-        return [openai.ROUTED, *dict.fromkeys(arm.model_id for arm in self.state.serving().arms)]
-
-    def _probes(self) -> dict[str, Probe]:
-        """Returns what answering a call needs. The rest of the loop may be away: outboxes wait for it."""
-
-        async def routes() -> bool | str:
-            return self.state.ready
-
-        async def bus() -> bool | str:
-            return True if self._ctx.bus.is_connected else "away"
-
-        found: dict[str, Probe] = {"engine": self.engine_answers, "routes": routes, "bus": bus}
-        if (disk := self._ctx.probes.get("disk")) is not None:
-            found["disk"] = disk
-        return found
-
-    async def engine_answers(self) -> bool | str:
-        """The probe of the engine for ``/ready``."""
-        await self._engine.health()
-        return True
-
-    async def _chat(self, request: Request) -> Response:
-        started = self._clock.monotonic()
-        caller = authorize(request, "chat")
-        if self._stopping:
-            raise stopping()
-        if self.paused:
-            raise HttpError(
-                429,
-                "Traffic is paused for a moment: try again.",
-                type="paused",
-                headers={"Retry-After": str(RETRY_AFTER_SECONDS)},
-            )
-        chat = openai.parse_chat(await read_json(request))
-        session = session_of(request, chat, caller, self._signing_key)
-        asked = self.capture.begin_call(request.headers, caller, chat, session)
-        call = Call(chat, asked.session_id, asked.scope, asked.messages, asked.trajectory_id)
-        leave = self._enter()
-        if chat.stream:
-            stream = AnswerStream(self.calls, self.capture, call, asked, self._clock, leave, self._ending)
-            streamed = await stream.response(request)
-            streamed.headers.update(self._feedback_token(asked))
-            return streamed
-        try:
-            work = self.calls.answer(call)
-            answer, text, engine_seconds = await while_connected(request, work, self._ending)
-            self.capture.record_answer(asked, answer, text)
-        finally:
-            self.capture.free_conversation(asked)
-            leave()
-        response = JSONResponse(answer, headers=self._feedback_token(asked))
-        self._metrics.seconds.observe(max(0.0, self._clock.monotonic() - started - engine_seconds))
-        return response
-
-    def _feedback_token(self, asked: CapturedCall) -> dict[str, str]:
-        """Returns the header that lets a chat page vote on this conversation, if tokens are handed out."""
-        unfit = len(asked.session_id) > MAX_SESSION or self.capture.is_opted_out(asked)
-        if self._feedback_keys is None or unfit:
-            return {}
-        lifetime = timedelta(days=self._ctx.settings.feedback.token_days)
-        subject = Subject(asked.session_id, asked.trajectory_id)
-        return {TOKEN_HEADER: self._feedback_keys.issue(subject, self._clock.now(), lifetime)}
-
-    async def _close_session(self, name: str, request: Request) -> dict[str, Any]:
-        caller = authorize(request, "chat")
-        outcome, feedback = parse_close(await read_json(request) if await request.body() else {})
-        owner = None if "admin" in caller.scopes else caller.key_hash
-        closed = await self.capture.close(name, owner, outcome, feedback)
-        return {"session_id": closed[0]["session_id"], "closed": closed}
-
-    def _enter(self) -> Callable[[], None]:
-        """Counts a running call. Returns a function that ends it, once."""
-        self._in_flight += 1
-        self._idle.clear()
-        running = [True]
-
-        def leave() -> None:
-            if running:
-                running.clear()
-                self._in_flight -= 1
-                if not self._in_flight:
-                    self._idle.set()
-
-        return leave
-
     def _on_switch(self, routes: Routes) -> None:
         self._metrics.model_traffic.clear()
         for arm in routes.arms:
             share = routes.weight if arm.arm == "candidate" else 1.0 - routes.weight
             self._metrics.model_traffic.labels(model_version=arm.model_id).set(100.0 * share)
-
-
-def _model(name: str) -> dict[str, Any]:
-    return {"id": name, "object": "model", "created": 0, "owned_by": "onward"}
 
 
 async def run(ctx: Context) -> None:
@@ -429,7 +247,7 @@ async def run(ctx: Context) -> None:
         process = EngineProcess(ctx.settings, clock=ctx.clock, name=place.engine)
         gateway = Gateway(ctx, process.engine, place)
         ctx.children["engine"] = process.keeper
-        ctx.probes["engine"] = gateway.engine_answers
+        ctx.probes["engine"] = gateway.endpoints.engine_answers
         try:
             gateway.server.reserve()  # a busy port is reported before the model is loaded
             await process.start()

@@ -10,9 +10,9 @@ Served = Mapping[str, frozenset[str]]
 """Path, with names in braces for its variable parts → its methods."""
 _CHAT = "/v1/chat/completions"
 _OTHER_APIS = {
-    "completions": "legacy completions", "responses": "the responses API", "embeddings": "embeddings",
+    "completions": "that part of completions", "responses": "stored responses", "embeddings": "embeddings",
     "audio": "audio", "images": "images", "files": "files", "batches": "batches", "threads": "threads",
-    "assistants": "assistants", "moderations": "moderations", "messages": "Anthropic's API",
+    "assistants": "assistants", "moderations": "moderations",
     "fine_tuning": "fine-tuning", "realtime": "the realtime API", "vector_stores": "vector stores",
 }  # fmt: skip
 

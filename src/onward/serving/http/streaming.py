@@ -7,7 +7,6 @@ ends the sampling, and so does a gateway that stops. The tokens sampled until th
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -18,14 +17,17 @@ from starlette.types import Receive, Scope, Send
 from onward.capture.conversations.answers import streamable_text
 from onward.clock import Clock
 from onward.http.app import HttpError, error_body
+from onward.lm.stop_text import settled
 from onward.serving.http.calls import Call, Calls, LiveAnswer
+from onward.serving.protocol.events import Chunks, MakeChunks
+from onward.serving.protocol.openai import token_logprobs
 from onward.serving.recording.capture import Capture, CapturedCall
 
 T = TypeVar("T")
 CLIENT_GONE = 499
-_LEFT = "the client went away before the end of the answer"
-_BROKEN = "the engine failed before the end of the answer"
-_STOPPED = "the gateway stopped before the end of the answer"
+LEFT = "the client went away before the end of the answer"
+BROKEN = "the engine failed before the end of the answer"
+STOPPED = "the gateway stopped before the end of the answer"
 STOPPED_RETRY_AFTER_SECONDS = 5
 
 
@@ -76,7 +78,12 @@ class AnswerStream:
         clock: Clock,
         leave: Callable[[], None],
         ending: asyncio.Event,
+        make_chunks: MakeChunks = Chunks,
+        *,
+        spent: Callable[[int], None] = lambda _: None,
     ) -> None:
+        """``spent`` gets the tokens that the answer used, whole or not."""
+        self._make_chunks, self._spent = make_chunks, spent
         self._calls, self._capture, self._call, self._asked = calls, capture, call, asked
         self._clock, self._leave, self._ending = clock, leave, ending
         self._ended: asyncio.Task[Any] | None = None
@@ -84,6 +91,8 @@ class AnswerStream:
         self._live = LiveAnswer(lambda text: self._news.set())
         self._sent = 0
         """Characters of the text that were sent as content."""
+        self._sent_logprobs = 0
+        """Entries of log-probs that were sent."""
         self._told = False
         """True if the whole answer was passed to capture."""
 
@@ -100,7 +109,7 @@ class AnswerStream:
         except BaseException:
             await self._end(work)
             raise
-        return _Streamed(self._events(work), lambda: self._end(work))
+        return Streamed(self._events(work), lambda: self._end(work))
 
     async def _begun(self, work: asyncio.Task[Any]) -> None:
         while not work.done() and not self._live.token_ids:
@@ -113,7 +122,7 @@ class AnswerStream:
         while not work.done() and not self._ending.is_set():
             self._news.clear()
             if text := self._new_content():
-                yield chunks.content(text)
+                yield chunks.content(text, self._new_logprobs())
             else:
                 await self._news.wait()
         try:
@@ -122,13 +131,13 @@ class AnswerStream:
             answer, text, _ = work.result()
         except HttpError as error:
             if text := self._new_content():
-                yield chunks.content(text)
-            yield failure(error_body(error.type, error.message, error.param))
+                yield chunks.content(text, self._new_logprobs())
+            yield chunks.failure(error_body(error.type, error.message, error.param))
             return
         message = answer["choices"][0]["message"]
         if rest := (message["content"] or "")[self._sent :]:
-            yield chunks.content(rest)
             self._sent += len(rest)
+            yield chunks.content(rest, self._new_logprobs())
         self._told = True
         self._capture.record_answer(self._asked, answer, text)
         yield chunks.calls(message.get("tool_calls") or []) + chunks.end(answer)
@@ -138,16 +147,28 @@ class AnswerStream:
         usage = self._call.chat.include_usage
         if work.done():
             answer = work.result()[0]
-            return Chunks(answer["onward"]["generation_id"], answer["model"], created, include_usage=usage)
+            generation_id = answer["onward"]["generation_id"]
+            return self._make_chunks(generation_id, answer["model"], created, include_usage=usage)
         assert self._live.record is not None and self._live.arm is not None
         generation_id = self._live.record["generation_id"]
-        return Chunks(generation_id, self._live.arm.model_id, created, include_usage=usage)
+        return self._make_chunks(generation_id, self._live.arm.model_id, created, include_usage=usage)
 
     def _new_content(self) -> str:
         """Returns text that is certainly content and was not sent yet."""
-        text = streamable_text(self._live.text) if self._call.chat.calls_tools else self._live.text
+        text = settled(self._live.text, stops) if (stops := self._call.chat.stops) else self._live.text
+        text = streamable_text(text) if self._call.chat.calls_tools else text
         new = text[self._sent :]
         self._sent += len(new)
+        return new
+
+    def _new_logprobs(self) -> dict[str, Any] | None:
+        """Returns the log-probs of tokens that begin in the text sent so far; None if they are not wanted."""
+        chat = self._call.chat
+        if chat.options is None or chat.options.top_logprobs is None:
+            return None
+        entries = self._live.alternatives[self._sent_logprobs :]
+        new = token_logprobs(entries, self._sent, with_places=chat.is_raw)
+        self._sent_logprobs += len(new["content"])
         return new
 
     async def _end(self, work: asyncio.Task[tuple[dict[str, Any], str, float]]) -> None:
@@ -163,13 +184,20 @@ class AnswerStream:
                     self._told = True
                     self._record_part(work)
             finally:
+                self._spent(self._tokens(work))
                 self._capture.free_conversation(self._asked)
                 self._leave()
 
+    def _tokens(self, work: asyncio.Task[tuple[dict[str, Any], str, float]]) -> int:
+        """Returns the tokens that were used; of an answer that was cut off, those that were sampled."""
+        if work.done() and not work.cancelled() and work.exception() is None:
+            return work.result()[0]["usage"]["total_tokens"]
+        return len(self._live.token_ids)
+
     def _record_part(self, work: asyncio.Task[tuple[dict[str, Any], str, float]]) -> None:
-        generation, cut = self._live.partial_generation(), _STOPPED if self._ending.is_set() else _LEFT
+        generation, cut = self._live.partial_generation(), STOPPED if self._ending.is_set() else LEFT
         if not work.cancelled() and work.exception() is not None:
-            cut = _BROKEN
+            cut = BROKEN
         if not work.cancelled() and work.exception() is None:
             answer, text, _ = work.result()
         elif generation is not None and self._live.arm is not None:
@@ -181,7 +209,7 @@ class AnswerStream:
         self._capture.record_answer(self._asked, answer, text, cut=cut)
 
 
-class _Streamed(StreamingResponse):
+class Streamed(StreamingResponse):
     """A streaming response that runs ``on_end`` even if its events were never requested."""
 
     def __init__(self, events: AsyncIterator[bytes], on_end: Callable[[], Awaitable[None]]) -> None:
@@ -193,59 +221,3 @@ class _Streamed(StreamingResponse):
             await super().__call__(scope, receive, send)
         finally:
             await self._on_end()
-
-
-DONE = b"data: [DONE]\n\n"
-
-
-class Chunks:
-    """Events of one answer: ``role`` first, any ``content``, then ``calls``, ``end`` and ``DONE``. With
-    ``include_usage`` a chunk without choices before the end holds the usage; all others have null usage."""
-
-    def __init__(self, generation_id: str, model: str, created: int, *, include_usage: bool) -> None:
-        self._head = {
-            "id": f"chatcmpl-{generation_id}",
-            "object": "chat.completion.chunk",
-            "created": created,
-            "model": model,
-        }
-        self._include_usage = include_usage
-
-    def role(self) -> bytes:
-        return self._delta({"role": "assistant", "content": ""})
-
-    def content(self, text: str) -> bytes:
-        return self._delta({"content": text})
-
-    def calls(self, calls: list[dict[str, Any]]) -> bytes:
-        """Returns events for each tool call: its name, then its arguments in one piece."""
-        events = b""
-        for index, call in enumerate(calls):
-            function = call["function"]
-            opening = {**call, "index": index, "function": {"name": function["name"], "arguments": ""}}
-            events += self._delta({"tool_calls": [opening]})
-            arguments = {"index": index, "function": {"arguments": function["arguments"]}}
-            events += self._delta({"tool_calls": [arguments]})
-        return events
-
-    def end(self, answer: dict[str, Any]) -> bytes:
-        """Returns the finish reason with the ``onward`` part, the usage if requested, and the end."""
-        reason = answer["choices"][0]["finish_reason"]
-        events = self._delta({}, finish_reason=reason, onward=answer["onward"])
-        if self._include_usage:
-            events += _event({**self._head, "choices": [], "usage": answer["usage"]})
-        return events + DONE
-
-    def _delta(self, delta: dict[str, Any], finish_reason: str | None = None, **more: Any) -> bytes:
-        choice = {"index": 0, "delta": delta, "finish_reason": finish_reason, "logprobs": None}
-        usage = {"usage": None} if self._include_usage else {}
-        return _event({**self._head, "choices": [choice], **usage, **more})
-
-
-def failure(body: dict[str, Any]) -> bytes:
-    """Returns an error event for a stream that has begun. Clients raise it: no ``[DONE]`` follows."""
-    return _event(body)
-
-
-def _event(document: dict[str, Any]) -> bytes:
-    return f"data: {json.dumps(document, ensure_ascii=False)}\n\n".encode()

@@ -6,10 +6,9 @@ memory; redaction, journal and outbox follow in a thread. Errors are counted and
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from onward.capture.conversations import turns
@@ -17,12 +16,10 @@ from onward.capture.conversations.answers import ToolCall
 from onward.capture.opt_out import OptOut, user_hash
 from onward.clock import Clock
 from onward.config import CaptureSettings
-from onward.contracts.buckets import AnsweredClose, AskedClose, ClosedTask
 from onward.errors import OnwardError
 from onward.http.app import Caller, HttpError
 from onward.serving.metrics import GatewayMetrics
 from onward.serving.protocol import openai
-from onward.serving.recording.closing import Closing, Closings, GivenFeedback
 from onward.serving.recording.conversations import (
     Conversation,
     Conversations,
@@ -32,6 +29,7 @@ from onward.serving.recording.conversations import (
     seed_of,
 )
 from onward.serving.recording.recording import Recording
+from onward.serving.recording.session_closer import SessionCloser
 from onward.serving.recording.trajectory import UNPARSABLE, Closed, agent_of, trajectory, unshaped
 from onward.serving.recording.write_behind import WriteBehind
 from onward.serving.routing.session_ids import Session
@@ -43,16 +41,8 @@ TICK_SECONDS = 0.25
 MAX_TURNS = 1000
 MAX_BYTES = 4 << 20
 """Maximum bytes of one conversation: a longer one is recorded and continues as a new trajectory."""
-CLOSE_PATIENCE_SECONDS = 5.0
-CLOSE_WAITS = "close of a session"  # name of the tasks in which a close waits
 MakeRecording = Callable[[Callable[[str, Exception], None]], Recording]
 """Opens the files, given a handler for errors. Called in a thread."""
-AskOthers = Callable[[str, str | None, dict[str, Any] | None], Awaitable[list[ClosedTask]]]
-"""Name, owner and outcome of a close → what other gateways closed and recorded."""
-
-
-async def _no_others(name: str, owner: str | None, outcome: dict[str, Any] | None) -> list[ClosedTask]:
-    return []
 
 
 @dataclass
@@ -99,13 +89,10 @@ class Capture:
         self._off = {key.lower() for key in settings.off_keys}
         self._open = Conversations()
         self._dirty: dict[str, Conversation] = {}
-        self._closings = Closings()
+        self.closer = SessionCloser(self._open, self._end, self.writer, opt_out=self._opt_out, clock=clock)
         self._telling: set[str] = set()
         """Keys whose agents report how their tasks end. A task of theirs without a report may get the outcome
         ``lost``."""
-        self._freed = asyncio.Event()
-        self.ask_others: AskOthers = _no_others
-        """Closes the tasks of a session that other gateways hold."""
 
     def is_opted_out(self, asked: CapturedCall) -> bool:
         """Returns whether nothing may be stored about the user of this request."""
@@ -117,15 +104,47 @@ class Capture:
     # The path of an answer. Nothing here waits.
 
     def begin_call(
-        self, headers: Mapping[str, str], caller: Caller, chat: openai.ChatRequest, session: Session
+        self,
+        headers: Mapping[str, str],
+        caller: Caller,
+        chat: openai.ChatRequest,
+        session: Session,
+        provider: str = "",
     ) -> CapturedCall:
-        """Finds or begins the conversation of a request. Raises HttpError for a header it cannot read."""
+        """Finds or begins the conversation of a request. ``provider``: the one that answers it; empty: the
+        engine. Raises HttpError for a header it cannot read."""
         recorded = self._is_recorded(headers, caller)
         try:
-            return self._ask(caller, chat, session, recorded)
+            return self._ask(caller, chat, session, recorded, provider)
         except Exception as error:
             self._failed("ask", error)
-            return CapturedCall(session.id, session.id, chat.messages, None, chat, [], self._clock.now())
+            return self.uncaptured(chat, session)
+
+    def begin_branches(self, asked: CapturedCall, count: int) -> list[CapturedCall]:
+        """Begins a conversation for each further choice of a request. Each becomes a trajectory of its own,
+        with the whole history as its first observation, and can be continued as the first choice can."""
+        first = asked.conversation
+        if first is None:
+            return [asked] * count
+        branches: list[Conversation] = []
+        for _ in range(count):
+            branch = self._open.begin(
+                first.session_id, first.owner, is_named=first.is_named, recorded=first.recorded
+            )
+            if "user_hash" in first.metadata:
+                branch.metadata["user_hash"] = first.metadata["user_hash"]
+            branch.touched, branch.busy = self._clock.monotonic(), True
+            branches.append(branch)
+        first.branch_into(branches)
+        scopes = [branch.id if first.recorded else first.session_id for branch in branches]
+        return [
+            replace(asked, conversation=branch, scope=scope)
+            for branch, scope in zip(branches, scopes, strict=True)
+        ]
+
+    def uncaptured(self, chat: openai.ChatRequest, session: Session) -> CapturedCall:
+        """Returns a call that becomes no part of any trajectory."""
+        return CapturedCall(session.id, session.id, chat.messages, None, chat, [], self._clock.now())
 
     def record_answer(
         self, asked: CapturedCall, answer: dict[str, Any], text: str, *, cut: str | None = None
@@ -144,7 +163,7 @@ class Capture:
         if conversation is None or not conversation.busy:
             return
         conversation.busy = False
-        self._freed.set()
+        self.closer.conversation_freed()
         if not conversation.exchanges:
             self._open.remove(conversation)
 
@@ -157,9 +176,10 @@ class Capture:
         return self._settings.gateway and caller.key_hash not in self._off
 
     def _ask(
-        self, caller: Caller, chat: openai.ChatRequest, session: Session, recorded: bool
+        self, caller: Caller, chat: openai.ChatRequest, session: Session, recorded: bool, provider: str
     ) -> CapturedCall:
-        seed = seed_of(f"{caller.key_hash}:{recorded}", session.id if session.is_named else None)
+        owner = f"{caller.key_hash}:{recorded}"
+        seed = seed_of(f"{owner}:{provider}" if provider else owner, session.id if session.is_named else None)
         links = links_of(seed, chat.messages)
         conversation = self._open.find(links)
         if conversation is None:
@@ -168,7 +188,10 @@ class Capture:
                 session.id, caller.key_hash, is_named=session.is_named, recorded=recorded
             )
             conversation.metadata.update(described)
+            if provider:
+                conversation.metadata["provider"] = provider
         else:
+            conversation.use()
             conversation.take_results(chat.messages[conversation.length :])
             self._dirty[conversation.id] = conversation
         asked = CapturedCall(
@@ -190,7 +213,7 @@ class Capture:
             return
         message, ours = answer["choices"][0]["message"], answer["onward"]
         calls = tuple(
-            ToolCall(call["id"], call["function"]["name"], json.loads(call["function"]["arguments"]))
+            ToolCall(call["id"], call["function"]["name"], _arguments(call["function"]["arguments"]))
             for call in message.get("tool_calls") or ()
         )
         malformed = ours.get("malformed_call", False)
@@ -224,115 +247,9 @@ class Capture:
         self._open.add_exchange(conversation, exchange, asked.links, said)
         if conversation.recorded:
             self._dirty[conversation.id] = conversation
-            self._closings.forget(conversation.session_id, conversation.owner)
+            self.closer.conversation_continued(conversation)
 
-    # Closing.
-
-    async def close(
-        self,
-        name: str,
-        owner: str | None,
-        outcome: dict[str, Any] | None,
-        feedback: GivenFeedback | None = None,
-    ) -> list[dict[str, Any]]:
-        """Ends the open tasks of a session, or the one task with this trajectory id, and records them; other
-        gateways do the same with theirs.
-
-        A repeated close ends nothing and is answered as before; new feedback in it is accepted too. ``owner``
-        None may close tasks of any owner. Returns the recorded tasks: trajectory id and number of turns.
-
-        Raises HttpError: 404 if nothing is open, 409 for a running call or several possible tasks, 503 if the
-        tasks are not stored yet.
-        """
-        closing = await self._close_here(name, owner, outcome)
-        if closing.tasks:  # an error from here on must not make a repeated close forget them
-            self._closings.put(name, owner, closing)
-        closing.add_tasks(await self.ask_others(name, owner, outcome))
-        if not closing.tasks:
-            raise HttpError(
-                404,
-                "No task of this session is open: it is recorded already, or was never recorded here.",
-                type="not_found_error",
-            )
-        self._closings.put(name, owner, closing)
-        for message in closing.add_feedback(feedback, self._clock.now()):
-            self.writer.put_feedback(message)
-        await self._until_recorded(closing)
-        return closing.tasks
-
-    async def close_for_other(self, asked: AskedClose) -> AnsweredClose:
-        """Ends this gateway's tasks of a session whose close reached another one. Returns after they are
-        recorded; a client's error is returned, not raised."""
-        try:
-            closing = await self._close_here(asked.name, asked.owner, asked.outcome)
-            if closing.tasks:  # an error from here on must not make a repeated close forget them
-                self._closings.put(asked.name, asked.owner, closing)
-            await self._until_recorded(closing)
-        except HttpError as error:
-            return AnsweredClose(status=error.status, error=error.message)
-        return AnsweredClose(closed=closing.closed_tasks())
-
-    async def _close_here(self, name: str, owner: str | None, outcome: dict[str, Any] | None) -> Closing:
-        """Ends the open tasks of this gateway; without any, returns the remembered close, or an empty one."""
-        is_open = self._open.get(name) is not None or self._open.of_session(name, owner)
-        closing = None if is_open else self._closings.find(name, owner, outcome)
-        if closing is None:
-            closing = Closing(outcome)
-            for conversation in await self._at_rest(name, owner):
-                self._close_one(conversation, closing)
-        return closing
-
-    async def _until_recorded(self, closing: Closing) -> None:
-        """Writes what was closed. Raises HttpError 503 if it is not durable then."""
-        await self.writer.write()
-        if not self.writer.are_recorded(closing.ids):
-            raise HttpError(
-                503,
-                "The outbox takes nothing at the moment: what was closed is kept and tried again.",
-                type="service_unavailable",
-            )
-
-    def _close_one(self, conversation: Conversation, closing: Closing) -> None:
-        conversation.outcome = closing.outcome
-        document = self._end(conversation, "close")
-        if self._opt_out.matches_document(document):
-            closing.silent.add(conversation.id)
-        facts = {"trajectory_id": conversation.id, "session_id": conversation.session_id}
-        closing.tasks.append({**facts, "turns": len(document["turns"])})
-
-    async def _at_rest(self, name: str, owner: str | None) -> list[Conversation]:
-        """Returns the conversations of this name once none of them has a running call. Raises HttpError."""
-        until = self._clock.monotonic() + CLOSE_PATIENCE_SECONDS
-        while any(conversation.busy for conversation in self._named(name, owner)):
-            if self._clock.monotonic() >= until:
-                raise HttpError(
-                    409,
-                    "A call of this session is under way: close it after its answer.",
-                    type="conflict_error",
-                )
-            self._freed.clear()
-            timer = asyncio.create_task(self._clock.sleep(0.1), name=f"{CLOSE_WAITS}: timer")
-            waiter = asyncio.create_task(self._freed.wait(), name=f"{CLOSE_WAITS}: freed")
-            try:
-                await asyncio.wait({timer, waiter}, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                timer.cancel()
-                waiter.cancel()
-        return self._named(name, owner)
-
-    def _named(self, name: str, owner: str | None) -> list[Conversation]:
-        one = self._open.get(name)
-        if one is not None and one.recorded and owner in (None, one.owner):
-            return [one]
-        found = self._open.of_session(name, owner)
-        if len(found) > 1 and not found[0].is_named:
-            raise HttpError(
-                409,
-                f"{len(found)} tasks that named no session are open under this id: give the trajectory id "
-                "from 'onward' in the answer.",
-                type="conflict_error",
-            )
-        return found
+    # Ends of conversations.
 
     def _end(self, conversation: Conversation, closed: Closed) -> dict[str, Any]:
         """Ends a conversation and queues its document; what cannot be recorded is quarantined later."""
@@ -350,7 +267,12 @@ class Capture:
             self._metrics.captured.labels(closed=closed).inc()
         if conversation.outcome is not None:
             self._telling.add(conversation.owner)
-        elif conversation.is_final and conversation.owner not in self._telling:
+        elif (
+            conversation.is_used
+            and conversation.is_final
+            and conversation.owner not in self._telling
+            and "provider" not in conversation.metadata  # no release is judged by it
+        ):
             self._on_answered(conversation.session_id)
         return document
 
@@ -416,3 +338,12 @@ class Capture:
         self._metrics.capture_errors.labels(step=step).inc()
         reason = str(error) if isinstance(error, OnwardError) else type(error).__name__
         _log.error("not captured", step=step, reason=reason)
+
+
+def _arguments(text: str) -> dict[str, Any]:
+    """Returns a call's arguments. Those of a provider may be no JSON object: they are kept as text."""
+    try:
+        arguments = json.loads(text)
+    except (ValueError, RecursionError):
+        arguments = None
+    return arguments if isinstance(arguments, dict) else {"unparsed": text}

@@ -37,7 +37,8 @@ class Closing:
     tasks: list[dict[str, Any]] = field(default_factory=list)
     """Recorded tasks: ``trajectory_id``, ``session_id`` and number of ``turns``."""
     silent: set[str] = field(default_factory=set)
-    """Trajectories of users who opted out; no feedback is published about them."""
+    """Trajectories of users who opted out, and choices that were not used: no feedback is published about
+    them."""
     feedback: list[GivenFeedback] = field(default_factory=list)
     feedback_ids: list[str] = field(default_factory=list)
 

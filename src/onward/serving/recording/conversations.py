@@ -39,7 +39,8 @@ class Exchange:
     action: dict[str, Any]
     """The action if no tool was called in the API's form."""
     calls: tuple[ToolCall, ...]
-    sampling: dict[str, Any]
+    sampling: dict[str, Any] | None
+    """None for an answer of a provider, which gives no tokens."""
     tools: list[dict[str, Any]] | None
     """Tools that were offered, if they differ from those of the previous exchange."""
     error: str | None = None
@@ -80,11 +81,34 @@ class Conversation:
     outcome: dict[str, Any] | None = None
     tools: list[dict[str, Any]] = field(default_factory=list)
     """Tools that were offered last."""
+    choices: list[Conversation] = field(default_factory=list)
+    """Conversations that end with the choices of one request and were not continued yet, this one among them.
+    All of them share the list; empty if the latest answer was the only one."""
+    is_used: bool = True
+    """False for a choice that the client did not take: the outcome of the session is not about it."""
 
     @property
     def is_final(self) -> bool:
         """True if the latest answer calls no tool."""
         return bool(self.exchanges) and self.exchanges[-1].is_final
+
+    def branch_into(self, branches: Sequence[Conversation]) -> None:
+        """Makes this conversation the first choice and ``branches`` the further ones. The first counts as the
+        one that is used until another is continued."""
+        shared = [self, *branches]
+        for conversation in shared:
+            conversation.choices = shared
+        for branch in branches:
+            branch.is_used = False
+
+    def use(self) -> None:
+        """Notes that the client continues this conversation, and so left the other choices."""
+        if not self.choices:
+            return
+        self.choices.remove(self)
+        for other in self.choices:
+            other.is_used = False
+        self.choices, self.is_used = [], True
 
     def engine_messages(self, messages: Sequence[Message]) -> list[Message]:
         """Returns ``messages`` with the gateway's answers as sampled, not as the client repeats them."""
@@ -136,7 +160,7 @@ class Conversations:
         if said.get("tool_calls"):  # many clients drop the words beside a call
             heads.append(next_link(links[-1], _identity({**said, "content": ""})))
         self._heads.put(conversation, *heads)
-        if exchange.is_whole:
+        if exchange.is_whole and exchange.sampling is not None:
             conversation.raw[length - 1] = exchange.text
         grown = _size_of(exchange)
         conversation.size += grown
@@ -194,5 +218,6 @@ def _arguments(text: str) -> Any:
 def _size_of(exchange: Exchange) -> int:
     text = sum(len(message["content"]) + _MESSAGE_BYTES for message in exchange.new) + 2 * len(exchange.text)
     tools = len(json.dumps(exchange.tools)) if exchange.tools else 0
-    ids = sum(len(exchange.sampling.get(name) or ()) for name in ("prompt_ids", "token_ids", "logprobs"))
+    sampling = exchange.sampling or {}
+    ids = sum(len(sampling.get(name) or ()) for name in ("prompt_ids", "token_ids", "logprobs"))
     return text + tools + 32 * ids + _MESSAGE_BYTES

@@ -28,6 +28,7 @@ from onward.ids import derived_id
 from onward.lru import Lru
 from onward.roles import together
 from onward.serving.metrics import GatewayMetrics
+from onward.serving.recording.failures import UNKNOWN_FAILURE, Failure
 from onward.serving.routing.arms import Routes
 from onward.serving.routing.assignments import MOST_KNOWN, Assignments
 from onward.telemetry import logs
@@ -112,9 +113,9 @@ class OutcomePublisher:
         if assignment.release_id == self._release and not self._has_any(assignment):
             self._waiting.setdefault(assignment.session_id, assignment)
 
-    async def publish_error(self, assignment: Assignment) -> None:
+    async def publish_error(self, assignment: Assignment, failure: Failure = UNKNOWN_FAILURE) -> None:
         """Publishes an error: the engine failed for this session."""
-        await self._publish(assignment, "error", 1.0)
+        await self._publish(assignment, "error", 1.0, failure=failure)
 
     def note_answered(self, session_id: str) -> None:
         """Notes that a task of this session ended with an answer that was not judged: the session is not
@@ -205,7 +206,8 @@ class OutcomePublisher:
             self._waiting.pop(assignment.session_id, None)  # a reward arrived, but its value is unknown
             return
         if judged.unparsable:
-            await self._publish(assignment, "error", 1.0)
+            failure = Failure("unparsable", domain=reward.metadata.task_type)
+            await self._publish(assignment, "error", 1.0, failure=failure)
         await self._publish(assignment, "reward", 1.0 if judged.success else 0.0)
 
     def _is_foreign(self, reward: Reward, assignment: Assignment) -> bool:
@@ -230,6 +232,7 @@ class OutcomePublisher:
         *,
         at: datetime | None = None,
         vote: str | None = None,
+        failure: Failure = UNKNOWN_FAILURE,
     ) -> None:
         """Publishes an outcome. ``at`` is its time (None: now). ``vote`` is the id of a vote, of which a
         session may have several."""
@@ -249,6 +252,10 @@ class OutcomePublisher:
             kind=kind,
             value=value,
             model_id=assignment.model_id,
+            error=failure.error,
+            context_tokens=failure.context_tokens,
+            domain=failure.domain,
+            tool=failure.tool,
         )
         signed = encode(provenance.sign_outcome(outcome, self._signing_key))
         msg_id = provenance.outcome_message_id(outcome_id, self._signing_key)

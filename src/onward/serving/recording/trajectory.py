@@ -65,7 +65,9 @@ def _turns(exchanges: Sequence[Exchange]) -> list[dict[str, Any]]:
     turns: list[dict[str, Any]] = []
     for each in exchanges:
         seen = exchange.request_observation(each.new, each.tools)
-        action = {**each.action, "raw_response": each.text, "sampling": each.sampling}
+        action = {**each.action, "raw_response": each.text}
+        if each.sampling is not None:
+            action["sampling"] = each.sampling
         calls = [
             {
                 "type": "tool_call",

@@ -46,8 +46,11 @@ class RouteSwitcher:
         base_model_id: str,
         file: Path,
         on_switch: Callable[[Routes], None] = lambda _: None,
+        providers: Callable[[], dict[str, str]] = dict,
     ) -> None:
-        """``file``: stores the last state that was really served, for a start without the bus."""
+        """``file``: stores the last state that was really served, for a start without the bus.
+        ``providers``: returns the state of each provider's circuit, which is reported too."""
+        self._providers = providers
         self._bus, self._clock, self._alerts = bus, clock, alerts
         self._engine, self._registry = engine, registry
         self._gateway_id, self._file, self._on_switch = gateway_id, file, on_switch
@@ -256,6 +259,7 @@ class RouteSwitcher:
             paused=self.paused,
             in_flight=sum(self.in_flight.values()),
             error=self._error,
+            providers=self._providers(),
             updated_at=utc_text(self._clock.now()),
         )
         if not self._bus.is_connected:

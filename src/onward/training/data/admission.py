@@ -10,7 +10,7 @@ against the rewarder.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import pairwise
@@ -25,6 +25,9 @@ from onward.training.data import conversations
 
 CALL_FIELDS = ("generation_id", "continues", "prompt_ids", "token_ids", "logprobs", "temperature", "top_p",
                "top_k")  # fmt: skip
+SHAPED = ("presence_penalty", "frequency_penalty", "logit_bias", "constraint")
+"""Fields of a record that say that the policy's logits were changed: its log-probs are then of another
+distribution. A policy gradient has such tokens as context and never learns from them."""
 _TOKENS = ("prompt_ids", "token_ids", "logprobs")
 _TEXT_REMAINS = frozenset({"no_tokens", "broken_chain"})
 """Reasons for missing usable tokens that leave the text usable."""
@@ -38,6 +41,10 @@ class ScoredTrajectory:
     reward: Mapping[str, Any] | None
     correction: Feedback | None = None
     """Set only when the job learns from corrections; such a trajectory needs no reward."""
+    identity: str = ""
+    """Policy version and hash of the redacted document (``trajectory_row.identity``)."""
+    sequence: int = 0
+    """Place in the stream; 0 in files."""
 
 
 @dataclass(frozen=True)
@@ -68,14 +75,14 @@ def line(item: ScoredTrajectory, rules: AdmissionRules) -> dict[str, Any] | str:
     made = _scores(trajectory, reward)
     if reason is None:
         made["staleness"] = (rules.staleness or {}).get(str(present[0].get("model_digest")), 0)
-        made["calls"] = [_call(record) for record in present]
+        made["calls"] = [_call(record, rules) for record in present]
     else:
         made["messages"] = conversations.messages_of(trajectory)
         reason = _unanswered(made["messages"])
         if reason is not None:
             return reason
     if rules.dense and reward is not None:
-        dense = _turn_rewards(trajectory, reward)
+        dense = _turn_rewards(trajectory, reward, rules)
         if dense is None:
             return "no_turn_rewards"
         made["turn_rewards"] = dense
@@ -87,9 +94,16 @@ def why_unscored(trajectory: Mapping[str, Any]) -> str:
     return "no_outcome" if is_unjudged(trajectory.get("metadata") or {}) else "unscored"
 
 
-def _call(record: Mapping[str, Any]) -> dict[str, Any]:
+def is_shaped(record: Mapping[str, Any]) -> bool:
+    """Returns whether a grammar, a penalty or a bias changed the distribution of this call."""
+    return any(record.get(name) for name in SHAPED)
+
+
+def _call(record: Mapping[str, Any], rules: AdmissionRules) -> dict[str, Any]:
     """Returns the stored part of a call, without the tokens of a voided one: no signature covers those."""
     kept = {name: record.get(name) for name in CALL_FIELDS}
+    if is_shaped(record) and not rules.text_is_enough:
+        kept["trains"] = False
     return kept | {name: [] for name in _TOKENS} if record.get("tokens_void") else kept
 
 
@@ -97,6 +111,7 @@ def _scores(trajectory: Mapping[str, Any], reward: Mapping[str, Any] | None) -> 
     context = trajectory["task_context"]
     about = {
         "trajectory_id": trajectory["trajectory_id"],
+        "task_id": context.get("task_id"),
         "session_id": trajectory["session_id"],
         "task_type": context.get("task_type") or context.get("domain") or "general",
         "group_key": group_key(context),
@@ -165,9 +180,12 @@ def _sampled(present: Sequence[Mapping[str, Any]], rules: AdmissionRules) -> str
     if not calls:
         return "tokens_void"
     if not rules.text_is_enough:
-        if any(record.get("top_p", 1.0) != 1.0 or record.get("top_k") is not None for record in calls):
+        learned = [record for record in calls if not is_shaped(record)]  # shaped ones are context alone
+        if not learned:
+            return "shaped_logits"
+        if any(record.get("top_p", 1.0) != 1.0 or record.get("top_k") is not None for record in learned):
             return "truncated_support"
-        if any(not record.get("temperature") for record in calls):
+        if any(not record.get("temperature") for record in learned):
             return "greedy"  # drawn at temperature 0: no distribution, so no gradient
     key = rules.signing_key
     if key is not None and not all(provenance.verify(record, key) for record in calls):
@@ -181,14 +199,16 @@ def _sampled(present: Sequence[Mapping[str, Any]], rules: AdmissionRules) -> str
 
 
 def masked(calls: Sequence[Mapping[str, Any]]) -> set[str]:
-    """Returns generations whose tokens cannot be trained on: voided ones, and those that continue them."""
-    return tokens.left_out(
-        (one["generation_id"], one.get("continues"), 0 if one.get("tokens_void") else len(one["token_ids"]))
-        for one in calls
+    """Returns stored calls whose tokens cannot be trained on: voided ones, those that continue them, and
+    those that are context alone."""
+    return {one["generation_id"] for one in calls if one.get("trains") is False} | tokens.left_out(
+        (one["generation_id"], one.get("continues"), len(one["token_ids"])) for one in calls
     )
 
 
-def _turn_rewards(trajectory: Mapping[str, Any], reward: Mapping[str, Any]) -> list[float] | None:
+def _turn_rewards(
+    trajectory: Mapping[str, Any], reward: Mapping[str, Any], rules: AdmissionRules
+) -> list[float] | None:
     """Returns one number per call that can be trained on, or None if the reward has no dense part. The
     rewards of other turns are added to the next such call, or to the last one, so that none is lost."""
     told = reward["metadata"].get("dense")
@@ -196,7 +216,7 @@ def _turn_rewards(trajectory: Mapping[str, Any], reward: Mapping[str, Any]) -> l
         return None
     earned = {entry["turn_id"]: float(entry["reward"]) for entry in told}
     records = [turn["action"].get("sampling") for turn in trajectory["turns"]]
-    void = masked([record for record in records if record])
+    void = masked([_call(record, rules) for record in records if record])
     result: list[float] = []
     waiting = 0.0
     for turn, record in zip(trajectory["turns"], records, strict=True):
@@ -218,9 +238,9 @@ def vote(reward: Mapping[str, Any]) -> dict[str, Any] | None:
     return {"weight": float(part["weight"]), "score": float(part["score"]), "at": str(reward["timestamp"])}
 
 
-def one_per_session(lines: Iterable[dict[str, Any]]) -> int:
+def one_per_session(lines: Iterable[dict[str, Any]]) -> set[str]:
     """Removes from ``raw_total`` every explicit vote but the newest of its session, so that a single user
-    cannot vote a policy up or down; returns their number.
+    cannot vote a policy up or down; returns the trajectories of the removed ones.
 
     A line has under ``vote`` the result of ``vote`` for its reward; the field is deleted here. Only
     ``raw_total`` contains votes, never the outcome. A vote that does not count is replaced by the neutral
@@ -232,12 +252,17 @@ def one_per_session(lines: Iterable[dict[str, Any]]) -> int:
         best = newest.get(line["session_id"])
         if best is None or _order(line) > _order(best):
             newest[line["session_id"]] = line
-    spare = [line for line in voted if newest[line["session_id"]] is not line]
-    for line in spare:
-        line["raw_total"] += line["vote"]["weight"] * (NEUTRAL - line["vote"]["score"])
+    spare = {line["trajectory_id"] for line in voted if newest[line["session_id"]] is not line}
+    settle_votes(voted, spare)
+    return spare
+
+
+def settle_votes(voted: Iterable[dict[str, Any]], spare: Collection[str]) -> None:
+    """Makes the votes of the trajectories ``spare`` neutral, and deletes the field of every vote."""
     for line in voted:
-        del line["vote"]
-    return len(spare)
+        cast = line.pop("vote")
+        if line["trajectory_id"] in spare:
+            line["raw_total"] += cast["weight"] * (NEUTRAL - cast["score"])
 
 
 def _order(line: Mapping[str, Any]) -> tuple[str, str]:

@@ -1,7 +1,8 @@
 """The frozen dataset of a job: one content-addressed file, made once, read only by the job child.
 
 A line is one trajectory with the calls that its policy sampled, or its messages where text is enough.
-Exclusions are counted under the names of ``admission``; groups are kept or dropped whole.
+``selection`` chooses the lines. Exclusions are counted under the names of ``admission``; groups are kept or
+dropped whole.
 """
 
 from __future__ import annotations
@@ -9,18 +10,17 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from onward.errors import TrainingError
-from onward.training.data import admission, corrections
-from onward.training.data.admission import AdmissionRules, ScoredTrajectory
+from onward.training.data import admission
+from onward.training.data.admission import ScoredTrajectory
 from onward.training.data.report import DataReport
+from onward.training.data.sampling import Stratum
 from onward.training.spec.algorithms import ALGORITHMS
-
-__all__ = ["FILE", "Dataset", "ScoredTrajectory", "assemble", "read", "write"]
 
 FILE = "dataset.jsonl"
 EVAL_FILE = "eval.jsonl"
@@ -34,6 +34,8 @@ REMEDIES: dict[str, str] = {
     "with dpo or sft, which need only text, or (files only) say --behaviour recompute",
     "truncated_support": "sample with top_p 1 and no top_k, since log-probs over a kept set are not those of "
     "the policy, or train with dpo or sft",
+    "shaped_logits": "ask for answers without forced tools, strict tools, response_format, penalties and "
+    "logit_bias, whose log-probs are not those of the policy, or train with dpo or sft",
     "greedy": "sample at a temperature above 0, or train with dpo or sft",
     "group_of_one": "collect several attempts per task, or use reinforce or ppo, which need no groups",
     "no_group": "record task_context.group_id, or use reinforce or ppo, which need no groups",
@@ -57,6 +59,12 @@ class Dataset:
     calls: int = 0
     """Sampled answers that were examined; ``masked_calls`` of them have no token that can be trained on."""
     masked_calls: int = 0
+    members: Sequence[Mapping[str, Any]] = ()
+    """Provenance of each line, in their order: ids and hashes."""
+    strata: Mapping[str, Stratum] | None = None
+    """The task domains of a stratified sample."""
+    notes: Sequence[str] = ()
+    """Differences from the requested sample, as sentences."""
 
 
 @dataclass
@@ -102,76 +110,27 @@ class Shares:
                 "DATA",
                 f"{self.masked_calls} of {self.calls} sampled answers have no tokens to train on, more than "
                 f"the {max_masked:.0%} that training.max_masked_share allows: look at what redaction takes "
-                f"away and whether agents pass every record on, or train with dpo or sft.",
+                f"away, at answers of a forced form, and whether agents pass every record on, or train with "
+                f"dpo or sft.",
             )
 
 
-def assemble(
-    scored: Iterable[ScoredTrajectory],
-    folder: Path,
-    *,
-    policy_digest: str,
-    signing_key: bytes,
-    sample_size: int,
-    max_unscored_share: float,
-    max_masked_share: float = 0.5,
-    filters: Mapping[str, Any] | None = None,
-    algorithm: str = "reinforce",
-    older_digest: str | None = None,
-    dense: bool = False,
-    left_out: Mapping[str, int] | None = None,
-) -> Dataset:
-    """Writes ``dataset.jsonl`` in ``folder``. Raises TrainingError("DATA") when too little is left.
-
-    ``policy_digest`` is the digest of the trained policy. Rows of any other are excluded, except those of
-    ``older_digest``, the one before it, which get staleness 1. ``filters`` is the request's filter.
-    ``left_out`` counts, by reason, trajectories that are not in ``scored``.
-    """
-    text = ALGORITHMS[algorithm].text_is_enough
-    staleness = {policy_digest: 0} | ({older_digest: 1} if older_digest else {})
-    rules = AdmissionRules(None if text else staleness, signing_key, filters or {}, text, dense)
-    kept: list[Line] = []
-    excluded: Counter[str] = Counter(left_out or {})
-    generations: set[str] = set()
-    shares = Shares()
-    for item in scored:
-        line = admission.line(item, rules)
-        if not isinstance(line, str):
-            line = corrections.apply_correction(line, item, excluded)
-        if not isinstance(line, str):
-            made_by = {call["generation_id"] for call in line.get("calls", ())}
-            if generations & made_by:
-                line = "replayed"
-            generations |= made_by
-        shares.count_line(item, line)
-        if isinstance(line, str):
-            excluded[line] += 1
-            continue
-        kept.append(line)
-        if len(kept) >= sample_size:
-            break
-    shares.refuse(max_unscored_share, 1.0 if text else max_masked_share)
-    admission.one_per_session(kept)
-    made = write(kept, folder, algorithm, excluded, min_reward=rules.filters.get("min_reward"))
-    return replace(made, calls=shares.calls, masked_calls=shares.masked_calls)
-
-
-def write(
-    lines: list[Line],
-    folder: Path,
-    algorithm: str,
-    excluded: Counter[str],
-    *,
-    min_reward: float | None = None,
-) -> Dataset:
-    """Writes the lines selected by ``keep``. Raises TrainingError("DATA")."""
-    kept = select_lines(lines, algorithm, excluded, min_reward=min_reward)
-    body = b"".join(
-        json.dumps(line, separators=(",", ":"), allow_nan=False).encode() + b"\n" for line in kept
-    )
+def write(lines: list[Line], folder: Path, excluded: Counter[str]) -> Dataset:
+    """Writes the lines of a dataset."""
+    bodies = [line_bytes(line) for line in lines]
     path = folder / FILE
-    path.write_bytes(body)
-    return Dataset(path, hashlib.sha256(body).hexdigest(), len(kept), dict(excluded))
+    path.write_bytes(b"".join(bodies))
+    members = tuple(
+        {"trajectory_id": line["trajectory_id"], "sha256": hashlib.sha256(body).hexdigest()}
+        for line, body in zip(lines, bodies, strict=True)
+    )
+    digest = hashlib.sha256(b"".join(bodies)).hexdigest()
+    return Dataset(path, digest, len(lines), dict(excluded), members=members)
+
+
+def line_bytes(line: Line) -> bytes:
+    """Returns the one form in which a line is stored, so that equal data has equal hashes."""
+    return json.dumps(line, separators=(",", ":"), allow_nan=False).encode() + b"\n"
 
 
 def select_lines(

@@ -1,7 +1,7 @@
 """The input of a job, put into its folder once: the dataset, the adapter that serves, the marker.
 
 Invariants: ``frozen.json`` is written last and whole. If it exists, an earlier attempt froze everything, and
-later attempts must train on exactly that.
+later attempts must train on exactly that. The snapshot of the dataset is stored before it.
 """
 
 from __future__ import annotations
@@ -9,38 +9,49 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
+from contextlib import aclosing
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from onward.bus import read_document
 from onward.capture import provenance
-from onward.capture.collecting.trajectory_row import MIXED
+from onward.capture.make_redactor import redactor_of
 from onward.context import Context
-from onward.contracts import Feedback, TrainingRequest, decode
+from onward.contracts import TrainingRequest
 from onward.contracts.buckets import DesiredRoutes, ModelEntry
 from onward.errors import TamperedError, TrainingError
 from onward.files import write_whole
 from onward.ids import model_key
-from onward.reward.role.feedback import SESSION_TRAJECTORIES
-from onward.reward.stored_feedback import as_time
 from onward.training import checkpoints
-from onward.training.data import corrections, dataset
-from onward.warehouse import queries, reward_queries
+from onward.training.data import dataset, snapshots, sources
+from onward.training.data.admission import AdmissionRules
+from onward.training.data.dataset import Dataset
+from onward.training.data.selection import REACH, Limits, Mix, Selection
+from onward.training.data.sources import Reading, Stores, Wanted
+from onward.training.data.stream import TRAJECTORIES
+from onward.training.data.written_corrections import with_corrections
+from onward.training.signatures import Trust
+from onward.training.spec.algorithms import ALGORITHMS
+from onward.training.spec.dataset_mix import shares_of
 
 MARKER = "frozen.json"
 FIRST_POLICY_SECONDS = 60.0
 """Longest wait for the first policy: after a fresh start, requests may arrive before it is released."""
 
 
-async def freeze(ctx: Context, asked: TrainingRequest, folder: Path) -> dict[str, Any]:
+async def freeze(
+    ctx: Context, asked: TrainingRequest, folder: Path, *, asked_at: datetime | None = None
+) -> dict[str, Any]:
     """Returns ``{start_digest, dataset_sha256, samples, excluded, …}``, from an earlier attempt or made now.
 
-    Raises TrainingError("DATA") when there is nothing to train on, TamperedError when the stored adapter is
-    not the one that serves.
+    ``asked_at``: time at which the job was recorded; messages that came later are for the next job. Raises
+    TrainingError("DATA") when there is nothing to train on, TamperedError when the stored adapter is not the
+    one that serves.
     """
     marker = folder / MARKER
     if marker.exists():
-        return json.loads(marker.read_bytes())
+        return await _as_frozen(ctx, folder)
     current = await _current_policy(ctx)
     previous = None
     if current["adapter_digest"] is not None:
@@ -52,44 +63,107 @@ async def freeze(ctx: Context, asked: TrainingRequest, folder: Path) -> dict[str
         "samples": None,
         "excluded": {},
     }
-    config = asked.training_config
-    if config.dataset.source != "local":
-        made = await _dataset(ctx, asked, folder, current["model_digest"], previous)
-        frozen |= {
-            "dataset_sha256": made.sha256,
-            "samples": made.samples,
-            "excluded": dict(made.excluded),
-            "calls": made.calls,
-            "masked_calls": made.masked_calls,
-        }
+    if asked.training_config.dataset.environment is None or asked.training_config.dataset.source != "local":
+        frozen |= await _dataset(ctx, asked, folder, (current["model_digest"], previous), asked_at)
     write_whole(marker, json.dumps(frozen).encode())
     return frozen
 
 
+async def _as_frozen(ctx: Context, folder: Path) -> dict[str, Any]:
+    """Returns what an earlier attempt froze. Rows that were left out since give a snapshot of their own.
+    Raises TrainingError("DATA") for other rows than those."""
+    frozen = json.loads((folder / MARKER).read_bytes())
+    rows, digest = folder / dataset.FILE, frozen["dataset_sha256"]
+    if digest is None:
+        return frozen
+    if not rows.is_file() or await asyncio.to_thread(checkpoints.sha256_file, rows) != digest:
+        raise TrainingError("DATA", "The rows in the job's folder are not those that were frozen.")
+    if frozen.get("snapshot") is None and (whole := frozen.get("part_of")) is not None:
+        store = snapshots.open_store(ctx.settings, ctx.objects)
+        frozen["snapshot"] = await snapshots.store_part(store, whole, rows, frozen["excluded"])
+        write_whole(folder / MARKER, json.dumps(frozen).encode())
+    return frozen
+
+
 async def _dataset(
-    ctx: Context, asked: TrainingRequest, folder: Path, current: str, previous: str | None
-) -> dataset.Dataset:
+    ctx: Context,
+    asked: TrainingRequest,
+    folder: Path,
+    policies: tuple[str, str | None],
+    asked_at: datetime | None,
+) -> dict[str, Any]:
     """Freezes logged work of the policy that serves and, if the request allows it, of the one before it."""
-    settings, config = ctx.settings, asked.training_config
+    config, (current, previous) = asked.training_config, policies
     numbers = config.hyperparameters.model_dump(exclude_none=True)
     older = previous if int(numbers.get("max_staleness", 0)) > 0 else None
-    digests = [current, *([older] if older else [])]
-    scored, oldest = await _scored(ctx, asked, digests)
-    return await asyncio.to_thread(
-        dataset.assemble,
-        scored,
-        folder,
-        policy_digest=current,
-        signing_key=provenance.load_key(settings.run_dir),
-        sample_size=config.dataset.sample_size,
-        max_unscored_share=settings.training.max_unscored_share,
-        max_masked_share=settings.training.max_masked_share,
-        filters=_filters(asked),
-        algorithm=config.algorithm,
-        older_digest=older,
+    staleness = {current: 0} | ({older: 1} if older else {})
+    text = ALGORITHMS[config.algorithm].text_is_enough
+    anybody = text and config.dataset.source in ("local", "s3")
+    rules = AdmissionRules(
+        staleness=None if text else staleness,
+        signing_key=provenance.load_key(ctx.settings.run_dir),
+        filters=filters_of(asked),
+        text_is_enough=text,
         dense=bool(numbers.get("dense_rewards", False)),
-        left_out=await _others(ctx, digests, oldest),
     )
+    wanted = Wanted(
+        config.dataset,
+        None if anybody else tuple(staleness),
+        most=REACH * config.dataset.sample_size,
+        last=_until(asked),
+        until=asked_at,
+    )
+    mix = _mix(asked, int(numbers.get("seed", 0)))
+    limits = ctx.settings.training
+    selection = Selection(
+        rules,
+        config.algorithm,
+        Limits(config.dataset.sample_size, limits.max_unscored_share, limits.max_masked_share),
+        mix,
+    )
+    reading = Reading()
+    made = await _select(Stores.of(ctx), wanted, reading, selection, folder)
+    description = snapshots.describe(
+        asked, wanted, reading, rules, mix, made, redaction=redactor_of(ctx.settings).policy_version
+    )
+    stored = await snapshots.store(snapshots.open_store(ctx.settings, ctx.objects), description, made.path)
+    return {
+        "dataset_sha256": made.sha256,
+        "samples": made.samples,
+        "excluded": dict(made.excluded),
+        "calls": made.calls,
+        "masked_calls": made.masked_calls,
+        "snapshot": stored,
+        "notes": list(made.notes),
+    }
+
+
+async def _select(
+    stores: Stores, wanted: Wanted, reading: Reading, selection: Selection, folder: Path
+) -> Dataset:
+    """Reads the source until the selection is full, and writes the dataset."""
+    source = sources.find(wanted.dataset.source)
+    async with aclosing(source(stores, wanted, reading)) as pages:
+        async for page in pages:
+            if selection.algorithm == "dpo":
+                page = await with_corrections(stores.warehouse, page)
+            if await asyncio.to_thread(selection.add, page):
+                break
+    return await asyncio.to_thread(selection.finish, folder, reading.left_out)
+
+
+def filters_of(asked: TrainingRequest) -> dict[str, Any]:
+    """Returns the filter of a request; empty without one."""
+    found = asked.training_config.dataset.filter
+    return {} if found is None else found.model_dump(exclude_none=True)
+
+
+def _mix(asked: TrainingRequest, seed: int) -> Mix | None:
+    """Returns the stratified sample that is requested; None for the newest trajectories."""
+    shares = shares_of(asked.training_config.dataset)
+    if shares is None and asked.training_config.dataset.sampling != "balanced":
+        return None
+    return Mix(shares, seed)
 
 
 async def _fetch_start(ctx: Context, current: dict[str, Any], folder: Path) -> checkpoints.Manifest:
@@ -97,7 +171,11 @@ async def _fetch_start(ctx: Context, current: dict[str, Any], folder: Path) -> c
     shutil.rmtree(folder, ignore_errors=True)
     shutil.rmtree(checkpoints.partial_of(folder), ignore_errors=True)
     manifest = await checkpoints.fetch(
-        ctx.objects, current["object_prefix"], folder, manifest_sha256=current["manifest_sha256"]
+        ctx.objects,
+        current["object_prefix"],
+        folder,
+        manifest_sha256=current["manifest_sha256"],
+        trust=Trust.from_settings(ctx.settings),
     )
     if manifest.adapter_digest != current["adapter_digest"]:
         raise TamperedError(
@@ -149,61 +227,10 @@ async def _current_policy(ctx: Context) -> dict[str, Any]:
     }
 
 
-async def _scored(
-    ctx: Context, asked: TrainingRequest, digests: list[str]
-) -> tuple[list[dataset.ScoredTrajectory], int]:
-    """Returns the trajectories, newest first, and the sequence of the oldest.
-
-    In this order ``sample_size`` keeps the policy's latest work. Trajectories stored after the coordinator
-    counted (``metadata.until``) are left for the next job: the data of a job must not depend on how long the
-    job waited.
-    """
-    found = await queries.trajectories_for_training(
-        ctx.warehouse,
-        model_digests=digests,
-        since=(_filters(asked).get("date_range") or {}).get("start"),
-        limit=2 * asked.training_config.dataset.sample_size,
-        until_seq=_until(asked),
-    )
-    written = await _corrections(ctx, found) if asked.training_config.algorithm == "dpo" else {}
-    scored = [
-        dataset.ScoredTrajectory(
-            trajectory=json.loads(row["payload"]),
-            reward=json.loads(row["reward_payload"]) if row["reward_payload"] else None,
-            correction=written.get(row["trajectory_id"]),
-        )
-        for row in found
-    ]
-    return scored, min((row["stream_seq"] for row in found), default=0)
-
-
-async def _corrections(ctx: Context, found: list[dict[str, Any]]) -> dict[str, Feedback]:
-    """Returns trajectory id → its last user correction; one of a whole session applies to its last work."""
-    names, sessions = {row["trajectory_id"] for row in found}, {row["session_id"] for row in found}
-    rows = await reward_queries.feedback_about(ctx.warehouse, names, sessions)
-    rows = [row for row in rows if row["signal"] == corrections.SIGNAL]
-    whole = {row["session_id"] for row in rows if not row["trajectory_id"]}
-    work = await reward_queries.trajectories_of_sessions(ctx.warehouse, whole, SESSION_TRAJECTORIES)
-    said = [(decode(row["payload"].encode(), Feedback), as_time(row["received_at"])) for row in rows]
-    return corrections.match_to_trajectories(said, work.values())
-
-
-async def _others(ctx: Context, digests: list[str], oldest: int) -> dict[str, int]:
-    """Counts the work of other policies in the same period (a rolled-back candidate's), never used."""
-    found = await queries.trajectories_of_others(ctx.warehouse, digests, oldest)
-    counts = {
-        "mixed_policies": found.pop(MIXED, 0),
-        "no_tokens": found.pop("", 0),
-        "other_policy": sum(found.values()),
-    }
-    return {reason: count for reason, count in counts.items() if count}
-
-
 def _until(asked: TrainingRequest) -> int | None:
-    """Returns the stream sequence up to which the requester counted; None if the request has none."""
+    """Returns the sequence of RL_TRAJECTORIES up to which the requester counted; None without one, or for
+    another stream."""
+    if asked.training_config.dataset.stream_name not in (None, TRAJECTORIES):
+        return None
     until = (asked.model_dump().get("metadata") or {}).get("until")
     return until if isinstance(until, int) and until > 0 else None
-
-
-def _filters(asked: TrainingRequest) -> dict[str, Any]:
-    return asked.training_config.dataset.model_dump().get("filter") or {}

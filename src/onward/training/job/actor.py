@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from onward.envs.rollouts import Action, Conversation, Episode
+from onward.lm import paths
 from onward.lm.chat import Chat
-from onward.lm.policy import Policy
+from onward.lm.model import LanguageModel, TokenSampler
 from onward.lm.request import Sample, SampleRequest
-from onward.lm.sampler import Sampler
 from onward.lm.tokens import Call, rows_from_calls
 from onward.lm.trajectories import Trajectory
 from onward.training.job.estimate import prefix_bytes
@@ -42,7 +42,7 @@ class Actor:
 
     def __init__(
         self,
-        policy: Policy,
+        policy: LanguageModel,
         adapter: str | None,
         thread: Executor,
         *,
@@ -56,13 +56,11 @@ class Actor:
         """Makes the sampler. ``for_training``: the episodes are trained on, so no setting may distort
         log-probs. ``check`` is called between two tokens and may raise, which ends the run."""
         self._chat = Chat(policy.tokenizer)
-        shape = policy.shape
-        per_token = 2 * shape.layers * shape.kv_heads * shape.head_dim * policy.weights.norm.element_size()
-        self._held: Sampler | None = Sampler(
+        self._held: TokenSampler | None = paths.sampler(
             policy,
             max_batch=batch,
-            max_context=shape.max_positions,
-            prefix_cache_bytes=prefix_bytes(batch, per_token),
+            max_context=policy.shape.max_positions,
+            prefix_cache_bytes=prefix_bytes(batch, policy.bytes_per_token),
         )
         self._adapter, self._max_tokens, self._temperature = adapter, max_tokens, temperature
         self._seed, self._check, self._for_training = seed, check, for_training
@@ -78,7 +76,7 @@ class Actor:
         self._held = None
 
     @property
-    def _sampler(self) -> Sampler:
+    def _sampler(self) -> TokenSampler:
         if self._held is None:
             raise RuntimeError("a closed actor plays no more")
         return self._held

@@ -13,6 +13,7 @@ from typing import Any
 
 from onward import plotting
 from onward.control.running.log import Events
+from onward.files import replacing
 
 LINES, TABLE, PICTURE = "metrics.jsonl", "metrics.csv", "curves.png"
 _DRAWN = (
@@ -30,19 +31,12 @@ _ENDS = 0.1
 
 
 class Curves:
-    """Rows by step; ``add`` appends at once, ``write`` makes the table and the picture."""
+    """Rows by step; ``add_step`` appends at once, ``write`` makes the table and the picture."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.rows: list[dict[str, Any]] = []
+        self.rows = read_rows(folder)
         self._events: Events | None = None
-        path = folder / LINES
-        if path.is_file():
-            for line in path.read_text(encoding="utf-8").splitlines():
-                try:
-                    self.rows.append(json.loads(line))
-                except ValueError:
-                    break  # cut off in the middle of a line
         self.start_at(self.rows[-1]["step"] if self.rows else 0)
 
     def start_at(self, step: int) -> None:
@@ -70,20 +64,36 @@ class Curves:
 
     def write(self, *, dark: bool = False) -> list[Path]:
         """Writes the table, and the picture if matplotlib is installed; with ``dark`` also a dark version."""
-        if not self.rows:
-            return []
-        names = list(dict.fromkeys(name for row in self.rows for name in row))
-        with open(self.folder / TABLE, "w", encoding="utf-8", newline="") as out:
-            table = csv.DictWriter(out, names)
-            table.writeheader()
-            table.writerows(self.rows)
-        made = [self.folder / TABLE]
-        drawn = [name for name in _DRAWN if sum(name in row for row in self.rows) > 1]
-        if drawn and importlib.util.find_spec("matplotlib") is not None:
-            made += plotting.save(
-                lambda style: _figure(self.rows, drawn, style), self.folder / PICTURE, dark=dark
-            )
-        return made
+        return write(self.folder, self.rows, dark=dark)
+
+
+def read_rows(folder: Path) -> list[dict[str, Any]]:
+    """Returns the rows of a run, also while it goes on: a line that is not whole yet is left out."""
+    rows: list[dict[str, Any]] = []
+    path = folder / LINES
+    if path.is_file():
+        for line in path.read_text(encoding="utf-8").splitlines():
+            try:
+                rows.append(json.loads(line))
+            except ValueError:
+                break  # cut off in the middle of a line
+    return rows
+
+
+def write(folder: Path, rows: list[dict[str, Any]], *, dark: bool = False) -> list[Path]:
+    """Writes the table of ``rows``, and the picture if matplotlib is installed. Returns their paths."""
+    if not rows:
+        return []
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    with replacing(folder / TABLE) as new, open(new, "w", encoding="utf-8", newline="") as out:
+        table = csv.DictWriter(out, names)
+        table.writeheader()
+        table.writerows(rows)
+    made = [folder / TABLE]
+    drawn = [name for name in _DRAWN if sum(name in row for row in rows) > 1]
+    if drawn and importlib.util.find_spec("matplotlib") is not None:
+        made += plotting.save(lambda style: _figure(rows, drawn, style), folder / PICTURE, dark=dark)
+    return made
 
 
 def _events(folder: Path, step: int) -> Events | None:

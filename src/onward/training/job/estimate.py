@@ -1,7 +1,8 @@
 """Needs of a run, before it runs: memory by formula, time by formula and a short measurement. No torch.
 
-The formulas are those of docs/train-command.md; a test compares them with measured runs, within a factor of
-two for memory. Sizes come from ``config.json`` alone, so that a dry run loads no weights.
+The formulas are those of docs/train-command.md; a test compares memory with a measured run, within a factor
+of two, and benchmarks/lm_memory.py with a network of 0.5 billion parameters. Sizes come from ``config.json``
+alone, so that a dry run loads no weights.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from onward.lm import devices
 from onward.lm.sizes import Sizes
 from onward.training.data import conversations
+from onward.training.job.shares import Prompts
 from onward.training.spec.request import JobSpec
 
 PROCESS_BYTES = 420 << 20
@@ -22,7 +25,11 @@ _PREFIX_TOKENS = 2048
 _PREFIX_BYTES = (64 << 20, 2 << 30)
 HEAD_TOKENS = 64
 """Tokens whose logits exist at once."""
-_WIDTH = {"float32": 4, "bfloat16": 2, "float16": 2}
+WIDTH = {"float32": 4, "bfloat16": 2, "float16": 2}
+_LOADING = 1.75
+"""Resident bytes at the peak of a load per byte of the weights, pages of the files included."""
+LOADING_HELD = 1.1
+"""The same without those pages, which the kernel drops when memory is short."""
 _EFFICIENCY = 0.6
 """Share of the measured matrix rate that a pass over small matrices reaches."""
 _PASS_SECONDS = 0.0006
@@ -43,11 +50,20 @@ class Load:
     updates: int = 1
     turns: float = 0.0
     """Answers per row; 0 if nothing is sampled."""
+    computed: float | None = None
+    """Tokens of all rows together if a prompt that several rows share counts once; None: nothing is known to
+    be shared."""
+
+    @property
+    def tokens(self) -> float:
+        """Tokens of an update that are computed."""
+        return self.rows * self.row_tokens if self.computed is None else self.computed
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes by part; ``total`` is the peak that the parts can reach together."""
+    """Bytes by part; ``total`` is the peak that the parts can reach together. On a GPU it is the GPU's, and
+    ``process`` is 0."""
 
     process: float
     weights: float
@@ -55,13 +71,16 @@ class Memory:
     optimiser: float
     activations: float
     cache: float
+    loading: float
+    """Weights as they are read, beside those that are rearranged; gone when the run begins."""
 
     @property
     def total(self) -> float:
-        return self.process + self.weights + self.adapter + self.optimiser + max(self.activations, self.cache)
+        running = self.weights + self.adapter + self.optimiser + max(self.activations, self.cache)
+        return self.process + max(running, self.loading)
 
 
-PARTS = ("process", "weights", "adapter", "optimiser", "activations", "cache")
+PARTS = ("process", "weights", "adapter", "optimiser", "activations", "cache", "loading")
 
 TINY = Sizes(1024, 128, 4, 4, 2, 32, 384, True)
 """The network that ``lm.tiny`` makes, with the largest vocabulary that it may get."""
@@ -78,40 +97,50 @@ def tokens_of(lines: Sequence[Mapping[str, Any]]) -> tuple[int, float]:
     return len(lengths), sum(lengths) / max(1, len(lengths))
 
 
-def load_of(spec: JobSpec, rows: int = 0, row_tokens: float = 0.0) -> Load:
-    """Returns the load of a run: from the data if there is any, else a guess from the plan."""
+def load_of(
+    spec: JobSpec,
+    rows: int = 0,
+    row_tokens: float = 0.0,
+    *,
+    computed: float | None = None,
+    prompts: Prompts | None = None,
+) -> Load:
+    """Returns the load of a run: from the data if there is any, of which ``computed`` tokens are computed,
+    else a guess from the plan, with the environment's own ``prompts`` if they are known."""
     plan = spec.environment
     if plan is None or spec.algorithm == "sft":
-        return Load(rows, row_tokens)
+        return Load(rows, row_tokens, computed=computed)
     schedule = plan.schedule
     turns = float(schedule.turns[-1]) if schedule else 10.0
-    answer = _SAMPLED_SHARE * plan.max_tokens
+    rest = turns * (_SAMPLED_SHARE * plan.max_tokens + _OBSERVATION_TOKENS)
     return Load(
         rows=plan.episodes,
-        row_tokens=_OBSERVATION_TOKENS + turns * (answer + _OBSERVATION_TOKENS),
+        row_tokens=rest + (_OBSERVATION_TOKENS if prompts is None else prompts.tokens),
         updates=plan.steps,
         turns=turns,
+        computed=None if prompts is None else prompts.computed + plan.episodes * rest,
     )
 
 
 def memory(spec: JobSpec, network: Sizes, load: Load) -> Memory:
     """Returns the bytes that a run needs, by formula."""
-    width = _WIDTH[spec.dtype]
+    on_gpu = devices.is_gpu(spec.device)
+    dtype = ("bfloat16" if on_gpu else "float32") if spec.dtype == "auto" else spec.dtype
+    width = WIDTH[dtype]
     first = 0 if spec.full else int(spec.first_lora_layer * network.layers)
     trained_layers = network.layers - first
     adapter = 0 if spec.full else adapter_parameters(spec, network)
     trained = network.parameters if spec.full else adapter
     copies = 3 + (1 if spec.full and width < 4 else 0)  # gradient, two moments, a float32 copy
-    tokens = min(spec.micro_batch_tokens, max(load.row_tokens, load.rows * load.row_tokens))
-    tokens = max(tokens, load.row_tokens)
+    tokens = max(min(spec.micro_batch_tokens, load.tokens), load.row_tokens)
     per_layer = _kept_per_token(network, spec.lora_rank if not spec.full else 0)
     kept = trained_layers * per_layer
     if spec.gradient_checkpointing:
         kept = trained_layers * network.hidden + per_layer
     head = min(HEAD_TOKENS, tokens) * network.vocab * 4 * 3
-    trunk = min(1 << 30, load.rows * load.row_tokens * network.hidden * 4) if first else 0
+    trunk = min(1 << 30, load.tokens * network.hidden * width) if first else 0
     weights = network.parameters * width
-    packed = weights if spec.environment is not None and spec.algorithm != "sft" else 0
+    packed = weights if spec.plays and not on_gpu and devices.packs(dtype) else 0
     cache = 0.0
     if load.turns:
         plan = spec.environment
@@ -123,12 +152,13 @@ def memory(spec: JobSpec, network: Sizes, load: Load) -> Memory:
         # doubled, because growing a cache copies it
         cache = 2 * slots * longest * per_token + prefix_bytes(slots, per_token)
     return Memory(
-        process=PROCESS_BYTES,
+        process=0 if on_gpu else PROCESS_BYTES,
         weights=weights + packed,
         adapter=adapter * 4,
         optimiser=trained * 4 * copies,
-        activations=tokens * kept * 4 + head + trunk,
+        activations=tokens * kept * width + head + trunk,
         cache=cache,
+        loading=_LOADING * weights,
     )
 
 
@@ -139,9 +169,11 @@ def prefix_bytes(episodes: int, per_token: float) -> int:
 
 
 def adapter_parameters(spec: JobSpec, network: Sizes) -> int:
-    """Counts the adapter's parameters: rank × (inputs + outputs) of each target in each adapted layer."""
+    """Counts the adapter's parameters: rank × (inputs + outputs) of each target in each adapted layer.
+    Targets under names that only another family has are not counted."""
     sizes = network.projections()
-    chosen = sizes if spec.lora_targets is None else {name: sizes[name] for name in spec.lora_targets}
+    targets = sizes if spec.lora_targets is None else spec.lora_targets
+    chosen = {name: sizes[name] for name in targets if name in sizes}
     layers = network.layers - int(spec.first_lora_layer * network.layers)
     return layers * spec.lora_rank * sum(a + b for a, b in chosen.values())
 
@@ -156,9 +188,9 @@ def seconds(spec: JobSpec, network: Sizes, load: Load, rate: float) -> float:
     weights = network.layers * network.block  # the head is applied to sampled tokens only
     graph = 1.0 if spec.full else 1.0 - spec.first_lora_layer
     factor = 2 * weights * (1 + graph * (2 if spec.full else 1))
-    tokens = load.rows * load.row_tokens * spec.epochs * load.updates
+    tokens = load.tokens * spec.epochs * load.updates
     if spec.max_steps is not None and load.rows:
-        tokens = min(tokens, spec.max_steps * spec.batch_rows * load.row_tokens)
+        tokens = min(tokens, spec.max_steps * spec.batch_rows * load.tokens / load.rows)
     passes = max(1.0, tokens / spec.micro_batch_tokens)
     learning = tokens * factor / (rate * _EFFICIENCY) + passes * 3 * network.layers * _PASS_SECONDS
     plan = spec.environment

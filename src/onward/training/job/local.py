@@ -27,13 +27,16 @@ from onward.envs.sources import TaskSource, open_source
 from onward.envs.tasks import TaskRef
 from onward.errors import ConfigError, NotFoundError, TrainingError
 from onward.files import keep_private, narrow_tree
+from onward.lm import devices
 from onward.training import checkpoints
 from onward.training.data import dataset, files
 from onward.training.data.report import DataReport
+from onward.training.job import trackers
+from onward.training.job.run_options import RunOptions, check
 from onward.training.job.worker import PASSED
 from onward.training.spec import environment_plan as plan
-from onward.training.spec import numbers, recipes, request
-from onward.training.spec.algorithms import ALGORITHMS, refuse_idle
+from onward.training.spec import recipes
+from onward.training.spec.algorithms import ALGORITHMS
 from onward.training.spec.request import JobSpec
 from onward.training.warm_start import tiny_base
 
@@ -41,29 +44,6 @@ SPEC, LOG, REFERENCE = "spec.json", "run.log", "reference"
 TINY = "tiny"
 
 Event = dict[str, Any]
-
-
-@dataclass
-class RunOptions:
-    """The options of the command line."""
-
-    algorithm: str
-    model: str
-    """The model's name in ``spec.json`` and for the recipe."""
-    model_folder: Path | None
-    """None: a tiny model is made for this run."""
-    out: Path
-    data: list[Path] = field(default_factory=list)
-    eval: list[Path] = field(default_factory=list)
-    env: str | None = None
-    solver: str | None = None
-    """Player of demonstrations: the name of a dialect or ``package.module:object``."""
-    start: Path | None = None
-    demonstrations: int = 400
-    spec: dict[str, Any] = field(default_factory=dict)
-    """Fields of JobSpec that were given."""
-    plan: dict[str, Any] = field(default_factory=dict)
-    """Fields of EnvironmentPlan that were given."""
 
 
 @dataclass
@@ -84,7 +64,7 @@ class PreparedRun:
 def prepare(wanted: RunOptions) -> PreparedRun:
     """Resolves and checks all that is possible before a file is written. Raises ConfigError, NotFoundError or
     TrainingError with one sentence."""
-    _check(wanted)
+    check(wanted)
     recipe = recipes.for_model(wanted.model)
     environment: plan.EnvironmentPlan | None = None
     lines: list[dict[str, Any]] | None = None
@@ -166,6 +146,7 @@ def resumed(out: Path, steps: int | None) -> JobSpec:
         raise ConfigError(f"{out} holds no run to go on with: give --out of one that was started.") from None
     except ValueError:
         raise ConfigError(f"{out / SPEC} is not a run's: start a new run in another folder.") from None
+    devices.refuse_missing(spec.device)
     if steps is not None:
         if spec.environment is None or spec.algorithm == "sft":
             raise ConfigError("The steps of a run on data are fixed when it starts: leave --steps out.")
@@ -183,7 +164,7 @@ async def run(out: Path, spec: JobSpec, on_event: Callable[[Event], None]) -> Ev
         log=out / LOG,
         group=True,
         environment={"OMP_NUM_THREADS": str(spec.thread_count)},
-        passed=PASSED,
+        passed=(*PASSED, *trackers.variables(spec.trackers)),
     )
     loop = asyncio.get_running_loop()
     asked = 0
@@ -295,48 +276,6 @@ async def reachable(place: str, dialect: str | None) -> dict[str, Any]:
         return {"name": source.name, "horizon": source.horizon, "panel_hash": source.panel_hash}
 
 
-def _check(wanted: RunOptions) -> None:
-    if wanted.algorithm not in ALGORITHMS:
-        raise ConfigError(
-            f"There is no algorithm {wanted.algorithm[:40]!r}: give one of {', '.join(ALGORITHMS)}."
-        )
-    replays = wanted.algorithm == "sft" and wanted.env is not None
-    if (not wanted.data and wanted.env is None) or (wanted.data and wanted.env is not None and not replays):
-        raise ConfigError(
-            "Nothing to learn from, or two things: give either --data FILE or --env NAME. Only sft "
-            "takes both: it plays the attempts in the file again."
-        )
-    if wanted.data and wanted.solver is not None:
-        raise ConfigError("Demonstrations come from --data or from --solver: leave one out.")
-    if wanted.env is not None:
-        request.refuse_environment(wanted.algorithm)
-    if wanted.spec.get("dense_rewards"):
-        request.refuse_dense(wanted.algorithm, wanted.spec.get("return_from", "outcome"))
-    numbers.refuse_out_of_range(JobSpec, wanted.spec)
-    numbers.refuse_out_of_range(plan.EnvironmentPlan, wanted.plan)
-    refuse_idle(wanted.spec, wanted.algorithm)
-    if wanted.spec.get("behaviour") == "recompute" and ALGORITHMS[wanted.algorithm].text_is_enough:
-        raise ConfigError(f"--behaviour recompute does nothing in {wanted.algorithm}: leave it out.")
-    if wanted.eval and not ALGORITHMS[wanted.algorithm].text_is_enough:
-        raise ConfigError(
-            f"--eval does nothing in {wanted.algorithm}, whose result shows in an environment: leave it out, "
-            f"or train with --env, which tries held-out tasks."
-        )
-    if (
-        wanted.spec.get("eval_every")
-        and not wanted.eval
-        and (wanted.env is None or wanted.algorithm == "sft")
-    ):
-        raise ConfigError("--eval-every does nothing without --eval: give a file to judge the policy on.")
-    if wanted.env is not None and wanted.spec.get("full") and wanted.spec.get("kl_coef"):
-        raise ConfigError(
-            "A KL penalty in an environment holds to the network without its adapter, and --full trains that "
-            "network itself: leave --kl or --full out."
-        )
-    if wanted.start is not None and wanted.spec.get("full"):
-        raise ConfigError("--start gives an adapter to go on from and --full trains none: leave one out.")
-
-
 def _checkpoint(folder: Path) -> Path:
     """Returns the checkpoint in a run folder, or the folder itself. Raises NotFoundError."""
     for candidate in (folder / "checkpoint", folder):
@@ -379,6 +318,9 @@ def _spec(
         "normaliser": recipe.normaliser,
         "threads": recipe.threads,
         "environment": environment,
+        "replay": None
+        if wanted.replay is None
+        else plan.EnvironmentPlan(**{"place": wanted.replay, "max_tokens": recipe.max_tokens}),
         **wanted.spec,
     }
     try:

@@ -7,7 +7,7 @@ two adjustments of jobs (scale and weight of advantages below the baseline).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,12 @@ from typing import Any
 import torch
 
 from onward.errors import ConfigError, TrainingError
-from onward.lm import algorithms, sft, value
+from onward.lm import algorithms, paths, sft, value
 from onward.lm.advantages import MIN_STD, asymmetric
 from onward.lm.algorithms.base import Algorithm, Estimate, RowTensors, spread
 from onward.lm.learner import CriticConfig, Learner, LearnerConfig
+from onward.lm.model import LanguageModel
 from onward.lm.pairs import Pair, PairSelection, make_pairs, usable
-from onward.lm.policy import Policy
 from onward.lm.preference import DpoConfig, PreferenceLearner, dpo_loss
 from onward.lm.saved import trained_tensors
 from onward.lm.stepper import Stepping
@@ -30,6 +30,10 @@ from onward.training.spec.request import JobSpec
 
 ADAPTER = "policy"
 PAIRS_PER_TASK = 8
+MISMATCH_CAP = 2.0
+"""Cap on importance weights if the recorded log-probs are not the learner's own and no cap is set."""
+MOST_DIFFERENCE, LEAST_ESS = 0.1, 0.95
+"""Limits of a step's ``logprob_difference`` (nats) and ``importance_ess``. bfloat16 has 0.035 and 0.9975."""
 _NAMES = {"dr_grpo": "grpo", "reinforce_pp": "reinforce_plus_plus"}
 _TEMPERED = frozenset({"reinforce", "rloo"})
 
@@ -75,13 +79,15 @@ def standardised(values: Sequence[float]) -> list[float]:
 class Method(Stepping, ABC):
     """A learner of ``ADAPTER``, or of all weights if the spec has ``full``."""
 
-    def __init__(self, policy: Policy, spec: JobSpec) -> None:
+    def __init__(self, policy: LanguageModel, spec: JobSpec) -> None:
         self.policy, self.spec = policy, spec
         self.adapter = None if spec.full else ADAPTER
         self.tensors = trained_tensors(policy, self.adapter)
         """The tensors that training changes."""
         self.excluded: dict[str, int] = {}
         """Exclusions of the last ``prepare``, by reason."""
+        self.warn: Callable[[str], None] = lambda sentence: None
+        """Receives a sentence about a run that goes on and should be looked at."""
         longest = policy.shape.max_positions
         self.max_tokens = longest if spec.max_length is None else min(spec.max_length, longest)
         """Tokens that a row may have."""
@@ -126,12 +132,13 @@ class Method(Stepping, ABC):
 class PolicyGradientMethod(Method):
     """Policy gradients: ppo, rloo, grpo, dr_grpo, reinforce, reinforce_pp."""
 
-    def __init__(self, policy: Policy, spec: JobSpec) -> None:
+    def __init__(self, policy: LanguageModel, spec: JobSpec) -> None:
         super().__init__(policy, spec)
         self.algorithm = _algorithm(spec)
         self.learner = Learner(policy, self.adapter, learner_config(spec))
         self.stepper = self.learner.stepper
         self._selection: Selection | None = None
+        self._warned = False
 
     def prepare(self, trajectories: Sequence[Trajectory]) -> int:
         self._selection = self.algorithm.select(
@@ -149,6 +156,7 @@ class PolicyGradientMethod(Method):
         assert self._selection is not None
         for step in algorithms.learn(self.learner, self.algorithm, self._selection):
             values = asdict(step)
+            self._check_behaviour(values)
             metrics = {
                 "loss": values["loss"],
                 "policy_entropy": values["entropy"],
@@ -167,9 +175,22 @@ class PolicyGradientMethod(Method):
             extra += ("value_loss", "held_out_explained_variance")
         if self.spec.kl_coef > 0:
             extra += ("reference_kl", "kl_coef")
-        if self.spec.importance_cap is not None:
-            extra += ("importance_ess", "truncated_share")
+        config = self.learner.config
+        if config.importance_cap is not None or config.mismatch_cap is not None:
+            extra += ("logprob_difference", "importance_ess", "truncated_share")
         return extra
+
+    def _check_behaviour(self, step: Metrics) -> None:
+        """Warns once if the probabilities that the sampler recorded are far from the learner's."""
+        difference, share = step["logprob_difference"], step["importance_ess"]
+        far = difference > MOST_DIFFERENCE or share < LEAST_ESS
+        if far and not self._warned and not self.spec.max_staleness:
+            self._warned = True
+            self.warn(
+                f"The recorded log-probs differ from the learner's by {difference:.3f} nats on average "
+                f"(effective sample share {share:.3f}): compare the sampler's model, precision and template "
+                f"with this job's, since the weights that correct for it discard data."
+            )
 
     def save(self, folder: Path) -> bool:
         return self.learner.save(folder)
@@ -196,7 +217,7 @@ class PolicyGradientMethod(Method):
 class PreferenceMethod(Method):
     """Preference learning: dpo."""
 
-    def __init__(self, policy: Policy, spec: JobSpec) -> None:
+    def __init__(self, policy: LanguageModel, spec: JobSpec) -> None:
         super().__init__(policy, spec)
         reference, other = spec.reference, None
         if reference not in ("start", "base"):
@@ -251,12 +272,12 @@ class PreferenceMethod(Method):
         self.learner.restore(folder)
 
 
-def _reference(policy: Policy, spec: JobSpec) -> tuple[Policy, str | None]:
+def _reference(policy: LanguageModel, spec: JobSpec) -> tuple[LanguageModel, str | None]:
     """Loads the policy in the folder ``spec.reference``: a network of its own, or an adapter of ``policy``'s
     network. Raises ConfigError for a network that reads other tokens."""
     folder = Path(spec.reference)
     if (folder / "config.json").is_file():
-        other = Policy.load(folder, dtype=spec.dtype)
+        other = paths.load(folder, device=str(policy.device), dtype=policy.dtype, path=spec.path)
         if other.tokenizer.get_vocab() != policy.tokenizer.get_vocab():
             raise ConfigError(
                 f"The reference in {folder} has another tokenizer than the policy in training, so their "
@@ -264,7 +285,9 @@ def _reference(policy: Policy, spec: JobSpec) -> tuple[Policy, str | None]:
             )
         return other, None
     if spec.full:  # training moves the network that the adapter belongs to
-        policy = Policy.load(Path(spec.model_folder), dtype=spec.dtype)
+        policy = paths.load(
+            Path(spec.model_folder), device=str(policy.device), dtype=policy.dtype, path=spec.path
+        )
     if "reference" not in policy.adapters:
         policy.add_adapter("reference", folder)
     return policy, "reference"
@@ -273,7 +296,7 @@ def _reference(policy: Policy, spec: JobSpec) -> tuple[Policy, str | None]:
 class SupervisedMethod(Method):
     """Supervised learning: sft."""
 
-    def __init__(self, policy: Policy, spec: JobSpec) -> None:
+    def __init__(self, policy: LanguageModel, spec: JobSpec) -> None:
         super().__init__(policy, spec)
         config = sft.SftConfig(batch_rows=spec.batch_rows, **_common(spec))
         self.learner = sft.SupervisedLearner(policy, self.adapter, config)
@@ -327,7 +350,7 @@ def _common(spec: JobSpec) -> dict[str, Any]:
     }
 
 
-def make(policy: Policy, spec: JobSpec) -> Method:
+def make(policy: LanguageModel, spec: JobSpec) -> Method:
     """Builds the method that ``spec.algorithm`` names. Raises ConfigError for numbers out of range."""
     kinds: dict[str, type[Method]] = {"dpo": PreferenceMethod, "sft": SupervisedMethod}
     return kinds.get(spec.algorithm, PolicyGradientMethod)(policy, spec)
@@ -350,6 +373,8 @@ def learner_config(spec: JobSpec) -> LearnerConfig:
         kl_reference="base" if spec.environment is not None else "start",
         behaviour=spec.behaviour,
         importance_cap=spec.importance_cap,
+        # In float32 an environment's attempts are sampled by the learner's own arithmetic.
+        mismatch_cap=None if spec.plays and spec.dtype == "float32" else MISMATCH_CAP,
         critic=CriticConfig() if spec.algorithm == "ppo" else None,
         **_common(spec),
     )

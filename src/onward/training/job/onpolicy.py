@@ -8,6 +8,7 @@ interrupted while playing is played again from the saved state, with the same re
 from __future__ import annotations
 
 import asyncio
+import statistics
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -17,16 +18,18 @@ from typing import Any
 
 import torch
 
-from onward.envs.environment import LocalSource
-from onward.envs.rollouts import Episode, rollouts
+from onward.envs.rollouts import Episode
 from onward.envs.sources import TaskSource
 from onward.envs.tasks import TaskRef
 from onward.errors import TrainingError
 from onward.lm.cursor import rate_share
 from onward.lm.trajectories import NothingToLearnError
-from onward.training.job.actor import Actor, trajectory
+from onward.training.job import playing
+from onward.training.job.actor import trajectory
 from onward.training.job.kept import KeptPolicy
 from onward.training.job.methods import Method
+from onward.training.job.pace import Pace
+from onward.training.job.placing import peak_gigabytes
 from onward.training.spec import environment_plan as plans
 from onward.training.spec.algorithms import ALGORITHMS
 from onward.training.spec.environment_plan import EnvironmentPlan
@@ -106,7 +109,6 @@ class OnPolicy:
 
     async def _run(self) -> dict[str, Any]:
         plan, course = self.plan, self.course
-        started = time.monotonic()
         if course.before is None:
             course.before = await self._evaluate("before")
             course.panel_hash = self.source.panel_hash
@@ -118,6 +120,7 @@ class OnPolicy:
                 "DATA",
                 f"{self.source.name} serves other held-out tasks than when this run began: start a new run.",
             )
+        pace = Pace(plan.steps)
         while course.step < plan.steps:
             await self._evaluate_if_due()
             metrics = await self._step(course.step)
@@ -127,9 +130,8 @@ class OnPolicy:
                 "progress",
                 step=course.step,
                 total_steps=plan.steps,
-                total_epochs=plan.steps,
-                elapsed=time.monotonic() - started,
-                metrics=metrics,
+                progress=pace.progress(course.step, plan.steps),
+                metrics={**metrics, "memory_gb": peak_gigabytes(self.method.policy)},
             )
             self._save(vars(course))
         if course.updates == 0:
@@ -170,9 +172,10 @@ class OnPolicy:
         self._count_unscored(episodes)
         scored = [one for one in episodes if one.reward is not None]
         metrics: dict[str, Any] = {
-            "reward_mean": _mean([float(one.reward or 0.0) for one in scored]),
-            "success_rate": _mean([bool(one.success) for one in scored]),
-            "turns": _mean([len(one.turns) for one in scored]),
+            "reward_mean": playing.mean([float(one.reward or 0.0) for one in scored]),
+            "reward_std": statistics.pstdev([float(one.reward or 0.0) for one in scored]) if scored else None,
+            "success_rate": playing.mean([bool(one.success) for one in scored]),
+            "turns": playing.mean([len(one.turns) for one in scored]),
             "scored": len(scored),
             "unscored": len(episodes) - len(scored),
             "horizon": schedule.turns_at(step) if schedule else self.source.horizon,
@@ -209,30 +212,19 @@ class OnPolicy:
         *,
         for_training: bool,
     ) -> tuple[list[Episode], int]:
-        actor = Actor(
-            self.method.policy,
-            self.method.adapter,
+        return await playing.play(
+            self.method,
+            self.source,
+            self.plan,
             self._thread,
-            max_tokens=self.plan.max_tokens,
-            temperature=temperature,
+            tasks,
             seed=seed,
+            temperature=temperature,
+            attempts=attempts,
+            horizon=horizon,
             for_training=for_training,
-            batch=self.plan.concurrency,
-            check=self._stop,
+            stop=self._stop,
         )
-        try:
-            episodes = await rollouts(
-                self.source,
-                actor,
-                tasks,
-                attempts=attempts,
-                horizon=horizon,
-                concurrency=self.plan.concurrency,
-                linger_seconds=None if isinstance(self.source, LocalSource) else 0.25,
-            )
-        finally:
-            actor.close()
-        return episodes, actor.tokens
 
     def _count_unscored(self, episodes: Sequence[Episode]) -> None:
         causes = Counter(one.failure or "unknown" for one in episodes if not one.is_scored)
@@ -263,13 +255,7 @@ class OnPolicy:
             schedule.turns[-1] if (schedule := self.plan.schedule) else None,
             for_training=False,
         )
-        scored = [one for one in episodes if one.reward is not None]
-        figures = {
-            "success": _mean([bool(one.success) for one in scored]),
-            "reward": _mean([float(one.reward or 0.0) for one in scored]),
-            "episodes": len(episodes),
-            "unscored": len(episodes) - len(scored),
-        }
+        figures = playing.figures(episodes)
         self._emit("held_out", when=when, **figures)
         return figures
 
@@ -296,7 +282,3 @@ class OnPolicy:
             f"there is nothing to learn from: warm the policy up first (`onward train --algorithm sft --env "
             f"{place}`), choose easier tasks, or raise the group size."
         )
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return sum(values) / len(values) if values else None

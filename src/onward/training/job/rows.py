@@ -12,18 +12,18 @@ from onward.training.spec.request import JobSpec
 
 if TYPE_CHECKING:
     from onward.lm.chat import Chat
-    from onward.lm.policy import Policy
+    from onward.lm.model import LanguageModel
     from onward.lm.trajectories import Trajectory
 
 
-def chat_of(policy: Policy) -> Chat:
+def chat_of(policy: LanguageModel) -> Chat:
     from onward.lm.chat import Chat
 
     return Chat(policy.tokenizer)
 
 
 def trajectories_of(
-    lines: list[dict[str, Any]], spec: JobSpec, policy: Policy, report: DataReport, max_tokens: int
+    lines: list[dict[str, Any]], spec: JobSpec, policy: LanguageModel, report: DataReport, max_tokens: int
 ) -> list[Trajectory]:
     """Builds the trajectories of a dataset. A line that this model cannot read is left out and counted
     (``bad_row``).

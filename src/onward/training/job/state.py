@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from onward.files import write_whole
+from onward.telemetry.crashpoints import crashpoint
 
 CURRENT = "CURRENT"
 FACTS = "facts.json"
@@ -50,7 +51,9 @@ class StateFolder:
             shutil.rmtree(target)
             return False
         write_whole(target / FACTS, json.dumps(facts).encode())
+        crashpoint("training.state_written")
         write_whole(self.folder / CURRENT, str(number).encode())
+        crashpoint("training.state_saved")
         if before is not None:
             shutil.rmtree(before, ignore_errors=True)
         return True

@@ -7,8 +7,9 @@ worker are recognised by their epoch.
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 import hashlib
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
@@ -17,7 +18,9 @@ from pydantic import Field
 from onward.bus import Bucket, read_all, read_stored
 from onward.clock import Clock, read_time, utc_text
 from onward.contracts import TrainingRequest, encode, to_document
-from onward.contracts.buckets import ENDED_JOBS, JobEntry, Moment, Piece, Record
+from onward.contracts.buckets import ENDED_JOBS, JobEntry, JobNumber, Moment, Piece, Record
+from onward.contracts.codec import validate
+from onward.contracts.training import ControlRequest
 from onward.errors import ConflictError, ContractError, IllegalTransitionError, TrainingError
 from onward.ids import check_id
 from onward.retry import pause_after
@@ -33,14 +36,18 @@ TRANSITIONS: dict[JobState, frozenset[JobState]] = {
     "cancelled": frozenset(),
 }
 TERMINAL = frozenset(state for state, after in TRANSITIONS.items() if not after)
-LEAST_PAUSE, MOST_PAUSE = 5.0, 60.0
-"""Shortest and longest pause in seconds before the next attempt of an interrupted job; it doubles."""
+LEAST_PAUSE = 5.0
+"""Shortest pause in seconds before the next attempt of an interrupted job; it doubles."""
 PRIORITY_ORDER = {"urgent": 0, "high": 1, "normal": 2, "low": 3}
+PRIORITY_OF_TRIGGER = {"performance_degradation": "urgent", "manual": "high"}
+"""Priority of a request that names none; ``normal`` for every other trigger."""
 
 
 class JobError(Piece):
     code: Literal["OOM", "CONVERGENCE", "DATA", "INFRA", "TIMEOUT", "UNKNOWN"]
     message: str
+    traceback: str | None = None
+    """Redacted traceback."""
 
     @classmethod
     def from_error(cls, error: TrainingError) -> JobError:
@@ -53,6 +60,8 @@ class JobRecord(Record):
     BUCKET, KEY = JobEntry.BUCKET, JobEntry.KEY
 
     job_id: str
+    number: int = 0
+    """Place in the sequence of all jobs, from 1: "job #47". 0: not numbered yet."""
     state: JobState
     request: dict[str, Any]
     request_sha256: str
@@ -67,12 +76,21 @@ class JobRecord(Record):
     """Attempts in a row that were killed, or met a part that was away or refused."""
     not_before: Moment | None = None
     """Time at which a job that was interrupted may be claimed again; others run meanwhile."""
+    pause_seconds: float = 60.0
+    """Length of the pause that ends then."""
     owner: str | None = None
     start_digest: str | None = None
     dataset_sha256: str | None = None
     samples: int | None = None
     commit: Commit | None = None
     error: JobError | None = None
+    changes: list[str] = Field(default_factory=list)
+    """Differences of later attempts from the request, as sentences."""
+    batch_halvings: int = 0
+    rate_halvings: int = 0
+    cancel_requested: bool = False
+    """True for a running job whose attempt is to end."""
+    cancelled_by: str | None = None
     skip_validation: bool = False
     announced: bool = False
     """True once the event of the record's last state is certainly on the stream."""
@@ -81,6 +99,16 @@ class JobRecord(Record):
     created_at: str
     updated_at: str
     progress: dict[str, Any] = Field(default_factory=dict)
+    artifacts: dict[str, str] = Field(default_factory=dict)
+    """Places in the object store of what the job made, by the names of the status."""
+    resource_usage: dict[str, float] = Field(default_factory=dict)
+    """Time, memory and cost of the job, by the names of the status."""
+
+    @property
+    def places(self) -> dict[str, str]:
+        """Places of what a completed job made, its checkpoint included, by the names of the status."""
+        made = {} if self.commit is None else {"final_checkpoint": self.commit.object_prefix}
+        return {**made, **self.artifacts}
 
     @property
     def failed_attempts(self) -> int:
@@ -93,11 +121,20 @@ class JobRecord(Record):
         if self.not_before is None:
             return False
         left = (read_time(self.not_before) - now).total_seconds()
-        return 0 < left <= MOST_PAUSE
+        return 0 < left <= self.pause_seconds
 
     @property
-    def priority(self) -> int:
-        return PRIORITY_ORDER.get(str(self.request.get("priority") or "normal"), 2)
+    def priority(self) -> str:
+        """Priority of the request, else that of its trigger."""
+        given = str(self.request.get("priority"))
+        if given in PRIORITY_ORDER:
+            return given
+        return PRIORITY_OF_TRIGGER.get(str(self.request.get("trigger_reason")), "normal")
+
+    @property
+    def place(self) -> tuple[int, str, int]:
+        """Order in the queue: priority, then age."""
+        return PRIORITY_ORDER[self.priority], self.created_at, self.number
 
     def check(self) -> None:
         float(self.progress.get("percent_complete") or 0.0)
@@ -111,6 +148,11 @@ class JobRecord(Record):
         return self.state in ENDED_JOBS
 
 
+def is_control(request: dict[str, Any]) -> bool:
+    """Returns whether a stored request is one of a control job."""
+    return "environment" in request and "training_config" not in request
+
+
 def key(job_id: str) -> str:
     return f"job.{check_id(job_id, 'job id')}"
 
@@ -122,10 +164,13 @@ class JobTable:
         self._bucket = bucket
         self._clock = clock
 
-    async def register(self, request: TrainingRequest) -> tuple[JobRecord, bool]:
-        """Records a request once. Returns (record, created). Raises ContractError("id_reuse") when the id is
-        taken by a different request."""
-        record = self._new(request, "queued")
+    async def register(
+        self, request: TrainingRequest | ControlRequest, error: JobError | None = None
+    ) -> tuple[JobRecord, bool]:
+        """Records a request once, one that cannot run because of ``error`` as failed. Returns (record,
+        created). Raises ContractError("id_reuse") when the id is taken by a different request."""
+        record = self._new(request, "queued" if error is None else "failed")
+        record = record.model_copy(update={"error": error})
         try:
             await self._bucket.create(key(record.job_id), record.dump())
         except ConflictError:
@@ -134,8 +179,8 @@ class JobTable:
                 raise ContractError(
                     "id_reuse", f"Job id {record.job_id} belongs to a different request: send a new id."
                 ) from None
-            return existing, False
-        return record, True
+            return await self._numbered(record.job_id), False
+        return await self._numbered(record.job_id), True
 
     async def adopt(
         self, request: TrainingRequest, commit: Commit, *, start_digest: str | None, samples: int
@@ -151,9 +196,94 @@ class JobTable:
             }
         )
         await self._bucket.create(key(record.job_id), record.dump())
-        return record
+        return await self._numbered(record.job_id)
 
-    def _new(self, request: TrainingRequest, state: JobState) -> JobRecord:
+    async def cancel(self, job_id: str, by: str) -> JobRecord:
+        """Cancels a queued job at once, and requests the end of a running one. A job that has ended stays as
+        it is. ``by``: who cancels. Raises ContractError("unknown_job")."""
+        while True:
+            record, revision = await self.get(job_id)
+            if record.state in TERMINAL or record.cancel_requested:
+                return record
+            with contextlib.suppress(ConflictError):  # it was claimed, or it ended, just now
+                if record.state == "queued":
+                    record, _ = await self.move(
+                        record, revision, "cancelled", cancelled_by=by, not_before=None
+                    )
+                else:
+                    record, _ = await self._write(record, revision, cancel_requested=True, cancelled_by=by)
+                return record
+
+    async def request_again(self, job_id: str, new_id: str) -> TrainingRequest | ControlRequest:
+        """Returns the request of a job that failed or was cancelled, for a new job. Raises
+        IllegalTransitionError for a job in another state, ContractError for an unknown one."""
+        record, _ = await self.get(job_id)
+        if record.state not in ("failed", "cancelled"):
+            raise IllegalTransitionError(
+                f"Job {job_id} is {record.state}: only a failed or cancelled job can be run again."
+            )
+        request = {**record.request, "training_job_id": check_id(new_id, "job id")}
+        return validate(request, ControlRequest if is_control(request) else TrainingRequest)
+
+    async def positions(self) -> dict[str, int]:
+        """Returns the place of each queued job, from 1, which is claimed next. Jobs that wait after an
+        interruption come last, by the end of their pause."""
+        return self.positions_among([record for record, _ in await self.all()])
+
+    def positions_among(self, records: Iterable[JobRecord]) -> dict[str, int]:
+        """Returns the ``positions`` of records that were read already: those of every job."""
+        now = self._clock.now()
+        queued = [record for record in records if record.state == "queued"]
+        ready = sorted((one for one in queued if not one.waits(now)), key=lambda one: one.place)
+        waiting = sorted(
+            (one for one in queued if one.waits(now)), key=lambda one: (one.not_before or "", one.place)
+        )
+        return {record.job_id: place for place, record in enumerate([*ready, *waiting], start=1)}
+
+    async def _numbered(self, job_id: str) -> JobRecord:
+        """Gives a job the next number, once, and returns it.
+
+        The counter names the job that holds its last number. Whoever takes the next number first writes the
+        last one into that job, so a crash between both writes leaves neither a gap nor two numbers.
+        """
+        while True:
+            counter = await read_stored(self._bucket, JobNumber)
+            record, revision = await self.get(job_id)
+            if record.number:
+                return record
+            with contextlib.suppress(ConflictError):  # another process numbers a job, or changes this one
+                last = counter.document
+                if last is None:
+                    last = JobNumber(last=max(one.number for one, _ in await self.all()), job_id="")
+                if last.job_id == job_id:
+                    record, _ = await self._write(record, revision, number=last.last)
+                    return record
+                if last.job_id:
+                    await self._finish_numbering(last)
+                taken = JobNumber(last=last.last + 1, job_id=job_id).dump()
+                if counter.revision:
+                    await self._bucket.update(JobNumber.KEY, taken, counter.revision)
+                else:
+                    await self._bucket.create(JobNumber.KEY, taken)
+
+    async def _finish_numbering(self, last: JobNumber) -> None:
+        """Writes the last number into the job that holds it. Raises ConflictError."""
+        try:
+            holder, revision = await self.get(last.job_id)
+        except ContractError:  # its record is gone, or cannot be read
+            return
+        if not holder.number:
+            await self._write(holder, revision, number=last.last)
+
+    async def number_all(self) -> None:
+        """Numbers the jobs of earlier versions, oldest first, and one whose creator died."""
+        found = await read_all(self._bucket, JobRecord)  # not a record that stands in for a newer one
+        records = [entry.document for entry in found if entry.document is not None and entry.readable]
+        for record in sorted(records, key=lambda one: (one.created_at, one.job_id)):
+            if not record.number:
+                await self._numbered(record.job_id)
+
+    def _new(self, request: TrainingRequest | ControlRequest, state: JobState) -> JobRecord:
         now = utc_text(self._clock.now())
         metadata = request.model_dump().get("metadata") or {}
         return JobRecord(
@@ -187,23 +317,26 @@ class JobTable:
         """Returns the jobs that may be claimed now, most urgent first, then oldest first."""
         now = self._clock.now()
         waiting = [pair for pair in await self.all() if pair[0].state == "queued" and not pair[0].waits(now)]
-        return sorted(waiting, key=lambda pair: (pair[0].priority, pair[0].created_at))
+        return sorted(waiting, key=lambda pair: pair[0].place)
 
     async def move(
         self, record: JobRecord, revision: int, state: JobState, **changes: Any
     ) -> tuple[JobRecord, int]:
-        """Changes the state by compare-and-set. Raises IllegalTransitionError or ConflictError."""
+        """Changes the state by compare-and-set. A job that was cancelled meanwhile is not queued again, but
+        ends. Raises IllegalTransitionError or ConflictError."""
+        if state == "queued" and record.cancel_requested:
+            state = "cancelled"
         if state not in TRANSITIONS[record.state]:
             raise IllegalTransitionError(f"Job {record.job_id} is {record.state} and cannot become {state}.")
         return await self._write(record, revision, state=state, **changes)
 
     async def postpone(
-        self, record: JobRecord, revision: int, error: JobError, **changes: Any
+        self, record: JobRecord, revision: int, error: JobError, longest: float, **changes: Any
     ) -> tuple[JobRecord, int]:
-        """Returns an interrupted job to the queue, where it waits, longer each time in a row. Raises
-        IllegalTransitionError or ConflictError."""
+        """Returns an interrupted job to the queue, where it waits, longer each time in a row and at most
+        ``longest`` seconds. Raises IllegalTransitionError or ConflictError."""
         interruptions = record.interruptions + 1
-        pause = pause_after(interruptions, LEAST_PAUSE, MOST_PAUSE)
+        pause = pause_after(interruptions, min(LEAST_PAUSE, longest), longest)
         return await self.move(
             record,
             revision,
@@ -211,6 +344,7 @@ class JobTable:
             owner=None,
             error=error,
             interruptions=interruptions,
+            pause_seconds=pause,
             not_before=utc_text(self._clock.now() + timedelta(seconds=pause)),
             **changes,
         )
@@ -244,28 +378,3 @@ class JobTable:
         changed = record.model_copy(update={**changes, "updated_at": utc_text(self._clock.now())})
         patience = {} if deadline is None else {"deadline": deadline}
         return changed, await self._bucket.update(key(record.job_id), changed.dump(), revision, **patience)
-
-
-class JobLease:
-    """The lease on the running job: its record and newest revision; renewals are serialised by ``lock``."""
-
-    def __init__(
-        self, table: JobTable, record: JobRecord, revision: int, clock: Clock, term: float, started: float
-    ) -> None:
-        """``started``: before the claim was sent, so the lease ends before another owner may claim."""
-        self.record = record
-        self.revision = revision
-        self.lock = asyncio.Lock()
-        self._table = table
-        self._clock = clock
-        self._term = term
-        self._until = started + term
-
-    async def renew(self, **changes: Any) -> None:
-        """Renews the lease. Raises ConflictError for another owner, BusError if it expired without NATS."""
-        async with self.lock:
-            started = self._clock.monotonic()
-            self.record, self.revision = await self._table.renew(
-                self.record, self.revision, deadline=max(0.0, self._until - started), **changes
-            )
-            self._until = started + self._term

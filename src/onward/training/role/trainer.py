@@ -1,64 +1,51 @@
-"""The trainer role: receives requests, runs one job child at a time, commits one result per job.
+"""The trainer role: receives requests, claims jobs, and runs one attempt at a time.
 
 Invariants: compute may start twice after a crash; the attempt number and the create-only COMMIT object decide
-which attempt counts. All input of the child is frozen into its folder before it starts. The folder survives,
-so that a second attempt continues where the first one stopped.
+which attempt counts.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import signal
-from pathlib import Path
-from typing import Any, Literal
+import traceback
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import structlog
 
-from onward import children
+from onward import extras
 from onward.bus import Ack, DeadLetter, Message, consume
 from onward.bus.cancellation import until_cancelled
 from onward.bus.documents import is_learning_paused
-from onward.clock import utc_text
 from onward.context import Context
-from onward.contracts import TrainingRequest, TrainingStatus, decode, encode, subjects
-from onward.contracts.codec import validate
-from onward.errors import (
-    BusError,
-    ConflictError,
-    ContractError,
-    ObjectError,
-    OnwardError,
-    RefusedError,
-    TrainingError,
-    WarehouseError,
-)
-from onward.files import is_disk_failure, locked
+from onward.contracts import TrainingRequest, decode, subjects
+from onward.contracts.training import ControlRequest
+from onward.errors import BusError, ConflictError, ContractError, OnwardError, TrainingError
+from onward.files import locked
 from onward.ids import local_id, new_id
-from onward.roles import ready, together
+from onward.roles import beside, ready, together
 from onward.telemetry.crashpoints import crashpoint
 from onward.training import checkpoints
-from onward.training.data import frozen
-from onward.training.job.worker import PASSED, STOPPED
-from onward.training.role.job_table import TERMINAL, JobError, JobLease, JobRecord, JobTable
-from onward.training.spec import differences, recipes, request
+from onward.training.job.worker import MOST_TRACE
+from onward.training.role import status
+from onward.training.role.announcer import Announcer
+from onward.training.role.attempt import Attempt
+from onward.training.role.conclusions import Conclusions
+from onward.training.role.control_attempt import ControlAttempt, refuse_unlisted
+from onward.training.role.endings import ChildError, Ending
+from onward.training.role.job_lease import JobLease
+from onward.training.role.job_table import TERMINAL, JobError, JobRecord, JobTable, is_control
+from onward.training.spec import request
 
 log = structlog.get_logger(__name__)
 
 IDLE_SECONDS = 0.5
-PROGRESS_SECONDS = 2.0
-MOST_KILLED = 10
-"""Attempts that may be killed before the job fails: a job that needs too much memory is killed each time."""
-ALERT_AT, ALERT_EVERY = 3, 60
-"""Interruptions of one job in a row after which an alert is raised, and after how many it is repeated."""
-KILLS = frozenset(signal.Signals) - {
-    signal.SIGSEGV, signal.SIGABRT, signal.SIGILL, signal.SIGFPE, signal.SIGTRAP, signal.SIGSYS,
-}  # fmt: skip
-"""Signals that end a process from outside; the others are its own crashes."""
-Cause = Literal["failed", "refused", "killed", "outage"]
-"""Reason why an attempt ended without a result. ``refused``: a part answered, and refused. This one and
-``failed`` count towards ``training.max_attempts``. After all but ``failed`` the job waits for a while."""
+_Result = tuple[checkpoints.Commit | None, dict[str, Any]]
+"""Result of an attempt: its commit, which a control job has none of, and the child's last event."""
+ATTEND_SECONDS = 1.0
+"""Pause between two looks for jobs that were cancelled."""
 
 
 class Trainer:
@@ -69,34 +56,63 @@ class Trainer:
         self.table = JobTable(ctx.bus.bucket("rl_jobs"), ctx.clock)
         self.node = local_id(ctx.settings.run_dir / "node")
         self.owner = f"{self.node}:{new_id()}"
+        self.announcer = Announcer(ctx, self.table)
+        self.ends = Conclusions(ctx, self.table, self.announcer)
         self._seen: dict[str, tuple[int, float]] = {}
 
     async def handle_requests(self, messages: list[Message]) -> list[Ack | DeadLetter]:
         """Records each request once; dead-letters a request that cannot be recorded, with a reason."""
+        return await self._take(messages, _training_request)
+
+    async def handle_control(self, messages: list[Message]) -> list[Ack | DeadLetter]:
+        """Does the same for requests of control jobs."""
+        return await self._take(messages, partial(decode, model=ControlRequest))
+
+    async def _take(
+        self, messages: list[Message], read: Callable[[bytes], TrainingRequest | ControlRequest]
+    ) -> list[Ack | DeadLetter]:
         dispositions: list[Ack | DeadLetter] = []
         for message in messages:
             try:
-                asked = decode(message.data, TrainingRequest)
-                request.refuse_operators_rights(asked)
-                record, created = await self.table.register(asked)
+                asked = read(message.data)
+                record, created = await self.table.register(asked, self._impossible(asked))
             except ContractError as error:
                 dispositions.append(DeadLetter(error.reason, str(error)))
                 continue
             crashpoint("training.intake")
-            if created:
-                await self.announce(record)
+            if created and record.state == "failed":
+                self.ctx.metrics.training_jobs.labels(status="failed").inc()
+                await self.ends.announce_end(*await self.table.get(record.job_id))
+            elif created:
+                await self.announcer.announce(record)
                 log.info("job queued", job_id=record.job_id)
             dispositions.append(Ack())
         return dispositions
 
+    def _impossible(self, asked: TrainingRequest | ControlRequest) -> JobError | None:
+        """Returns why a request can only fail, or None. Behind other jobs, its turn may be hours away."""
+        try:
+            if isinstance(asked, ControlRequest):
+                refuse_unlisted(asked, self.ctx.settings)
+            else:
+                request.check(asked, self.ctx.settings)
+        except TrainingError as error:
+            return JobError.from_error(error)
+        return None
+
+    async def answer_status(self, data: bytes) -> bytes:
+        """Returns the one answer to a request for the status of a job."""
+        return await status.answer(self.table, self.ctx.settings, data)
+
     async def run_jobs(self) -> None:
         """Claims and runs queued jobs until cancelled; while NATS is away, waits for it."""
-        for _ in until_cancelled():
-            try:
-                await self._work()
-            except BusError as error:
-                log.warning("the trainer waits for NATS", reason=str(error))
-                await self.ctx.clock.sleep(IDLE_SECONDS)
+        async with beside(self._attend()):
+            for _ in until_cancelled():
+                try:
+                    await self._work()
+                except BusError as error:
+                    log.warning("the trainer waits for NATS", reason=str(error))
+                    await self.ctx.clock.sleep(IDLE_SECONDS)
 
     async def _work(self) -> None:
         for record, revision in await self.table.all():
@@ -139,46 +155,22 @@ class Trainer:
         abandoned = record.owner == self.owner  # by this process, while NATS was away
         why = JobError(code="INFRA", message="The worker died and the job was given up.")
         with contextlib.suppress(ConflictError):
-            await self._again(record, revision, why, "outage" if abandoned else "killed", pause=False)
-
-    async def _again(
-        self, record: JobRecord, revision: int, why: JobError, cause: Cause, *, pause: bool
-    ) -> None:
-        """Returns the job to the queue for the next attempt, or fails it after the last allowed one. With
-        ``pause`` it waits there, longer each time in a row, with an alert if that goes on."""
-        counts = {"killed": record.killed + (cause == "killed")}
-        counts["handed_back"] = record.handed_back + (cause == "outage")
-        attempts, most = record.failed_attempts, self.ctx.settings.training.max_attempts
-        if cause == "killed":
-            attempts, most = counts["killed"], MOST_KILLED
-        if cause != "outage" and attempts >= most:
-            message = f"{why.message} This was attempt {attempts} of {most}."
-            error = JobError(code=why.code, message=message)
-            await self._finish(record, revision, "failed", error=error, **counts)
-            return
-        log.warning("job queued again", job_id=record.job_id, attempt=record.attempt, reason=why.message)
-        if not pause:
-            await self.table.move(record, revision, "queued", owner=None, interruptions=0, **counts)
-            return
-        record, _ = await self.table.postpone(record, revision, why, **counts)
-        if record.interruptions == ALERT_AT or record.interruptions % ALERT_EVERY == 0:
-            await self.ctx.alerts.raise_(
-                "training_interrupted",
-                f"Training job {record.job_id} was interrupted {record.interruptions} times in a row from "
-                f"outside, and waits in the queue: {why.message}",
-                job_id=record.job_id,
-                code=why.code,
-            )
+            await self.ends.again(record, revision, Ending(why, "outage" if abandoned else "killed"))
 
     async def _run(self, lease: JobLease) -> None:
         """Runs one attempt, from freezing the data to the commit."""
         renewing = asyncio.create_task(self._renew(lease))
         work = asyncio.create_task(self._attempt(lease))
+        cancelled = asyncio.create_task(self._until_cancelled(lease))
         try:
-            await asyncio.wait({renewing, work}, return_when=asyncio.FIRST_COMPLETED)
-            if not work.done():  # the lease is lost: another worker owns the job now, or soon may
+            await asyncio.wait({renewing, work, cancelled}, return_when=asyncio.FIRST_COMPLETED)
+            if not work.done() and not cancelled.done():
+                # the lease is lost: another worker owns the job now, or soon may
                 log.warning("job lease lost", job_id=lease.record.job_id)
                 return
+            if not work.done():
+                work.cancel()
+                await asyncio.wait({work})
             async with lease.lock:  # never in the middle of a renewal: its revision would be unknown
                 renewing.cancel()
             await self._conclude(lease, work)
@@ -188,25 +180,46 @@ class Trainer:
             await self._hand_back(lease, renewing, work)
             raise
         finally:
-            for task in (renewing, work):
+            for task in (renewing, work, cancelled):
                 task.cancel()
-            await asyncio.gather(renewing, work, return_exceptions=True)
+            await asyncio.gather(renewing, work, cancelled, return_exceptions=True)
 
-    async def _conclude(self, lease: JobLease, work: asyncio.Task[tuple[checkpoints.Commit, Any]]) -> None:
+    async def _attempt(self, lease: JobLease) -> _Result:
+        if is_control(lease.record.request):
+            return None, await ControlAttempt(self.ctx, lease, self.announcer).run_control()
+        return await Attempt(self.ctx, lease, self.announcer).run()
+
+    async def _until_cancelled(self, lease: JobLease) -> None:
+        """Returns when the job is to be cancelled."""
+        while True:
+            await self.ctx.clock.sleep(ATTEND_SECONDS)
+            with contextlib.suppress(BusError, ContractError):
+                record, _ = await self.table.get(lease.record.job_id)
+                if record.cancel_requested:
+                    return
+
+    async def _conclude(self, lease: JobLease, work: asyncio.Task[_Result]) -> None:
         """Records the end of an attempt. Raises ConflictError when the job has another owner by now."""
-        record, revision = lease.record, lease.revision
         try:
-            commit, done = work.result()
+            result, ending = work.result(), None
+        except asyncio.CancelledError:  # on request; the job ends as cancelled
+            result, ending = None, None
         except ConflictError:
             raise
         except (OnwardError, OSError) as error:
-            cause, why = _cause_of(error, self.ctx.settings.data_dir), _as_job_error(error)
-            if cause is None:
-                await self._finish(record, revision, "failed", error=why)
-            else:
-                await self._again(record, revision, why, cause, pause=cause != "failed")
-        else:
-            await self._complete(lease, commit, done)
+            result, ending = None, await self.ends.ending_of(lease.record, error)
+        except Exception as error:  # a defect: it costs the job an attempt, and the role goes on
+            found = "".join(traceback.format_exception(error))[-MOST_TRACE:]
+            unknown = ChildError("UNKNOWN", f"The attempt failed ({type(error).__name__}).", found)
+            result, ending = None, await self.ends.ending_of(lease.record, unknown)
+        while True:
+            await lease.refresh()  # someone may have cancelled the job meanwhile
+            with contextlib.suppress(ConflictError):
+                if result is not None:
+                    return await self.ends.complete(lease.record, lease.revision, *result)
+                if ending is not None:
+                    return await self.ends.again(lease.record, lease.revision, ending)
+                return await self.ends.finish(lease.record, lease.revision, "cancelled", owner=None)
 
     async def _hand_back(self, lease: JobLease, *tasks: asyncio.Task[Any]) -> None:
         """Returns the job to the queue on a clean stop, so that a restart need not wait for the lease."""
@@ -215,6 +228,7 @@ class Trainer:
         await asyncio.gather(*tasks, return_exceptions=True)
         try:
             if lease.record.state == "running":
+                await lease.refresh()
                 back = lease.record.handed_back + 1
                 await self.table.move(lease.record, lease.revision, "queued", owner=None, handed_back=back)
         except OnwardError as error:
@@ -229,153 +243,16 @@ class Trainer:
             except (ConflictError, BusError):
                 return
 
-    async def _attempt(self, lease: JobLease) -> tuple[checkpoints.Commit, dict[str, Any]]:
-        record = lease.record
-        await self.announce(record)
-        try:
-            asked = validate(record.request, TrainingRequest)
-        except ContractError as error:
-            raise TrainingError("DATA", f"The request in the job's record cannot be read: {error}") from None
-        request.check(asked, self.ctx.settings)
-        folder = self.ctx.settings.data_dir / "jobs" / record.job_id
-        folder.mkdir(parents=True, exist_ok=True)
-        made = await self._prepare(lease, asked, folder)
-        crashpoint("training.frozen")
-        done = await self._compute(lease, folder, made)
-        checkpoint = folder / "checkpoint"
-        manifest = checkpoints.verify(checkpoint)
-        crashpoint("training.before_upload")
-        prefix = await checkpoints.upload(
-            self.ctx.objects, checkpoint, job_id=record.job_id, epoch=record.attempt
-        )
-        crashpoint("training.before_commit")
-        body = (checkpoint / checkpoints.MANIFEST).read_bytes()
-        commit = await checkpoints.commit(self.ctx.objects, body, manifest, prefix)
-        crashpoint("training.after_commit")
-        return commit, done
-
-    async def _prepare(self, lease: JobLease, asked: TrainingRequest, folder: Path) -> dict[str, Any]:
-        """Freezes data and start policy into ``folder``, and writes ``spec.json``."""
-        made = await frozen.freeze(self.ctx, asked, folder)
-        spec = request.resolve(
-            asked,
-            self.ctx.settings,
-            recipes.for_model(asked.training_config.base_model),
-            model_folder=str(self.ctx.base_model),
-            start_digest=made["start_digest"],
-            epoch=lease.record.attempt,
-        )
-        (folder / "spec.json").write_text(spec.model_dump_json(indent=1))
-        await lease.renew(
-            start_digest=made["start_digest"], dataset_sha256=made["dataset_sha256"], samples=made["samples"]
-        )
-        return made
-
-    async def _compute(self, lease: JobLease, folder: Path, made: dict[str, Any]) -> dict[str, Any]:
-        """Runs the child to its end and returns its ``done`` event."""
-        threads = self.ctx.settings.model.threads or os.cpu_count() or 1
-        child = await children.start(
-            "onward.training.job.worker",
-            str(folder),
-            group=True,
-            environment={"OMP_NUM_THREADS": str(threads)},
-            passed=PASSED,
-            log=self.ctx.settings.data_dir / "logs" / f"job-{lease.record.job_id}.log",
-        )
-        result: dict[str, Any] | None = None
-        last = -PROGRESS_SECONDS
-        try:
-            async for event in children.events(child):
-                if event["event"] == "failed":
-                    raise TrainingError(event["code"], event["message"])
-                if event["event"] == "done":
-                    result = event
-                now = self.ctx.clock.monotonic()
-                if event["event"] == "progress" and now - last >= PROGRESS_SECONDS:
-                    last = now
-                    await self._progress(lease, event)
-            code = await child.wait()
-        finally:
-            await children.end(child)
-        if result is None:
-            kind = _ChildKilledError if code == STOPPED or -code in KILLS else _ChildDiedError
-            raise kind(
-                "OOM" if code == -signal.SIGKILL else "UNKNOWN",
-                f"The training process ended with code {code} and no result: "
-                f"see logs/job-{lease.record.job_id}.log.",
-            )
-        samples = made["samples"]
-        if samples is None:  # an environment job: the child made its data itself
-            samples = int(result["metrics"].get("episodes", 0))
-        return {**result, "samples": samples, "excluded": made["excluded"]}
-
-    async def _progress(self, lease: JobLease, event: dict[str, Any]) -> None:
-        total, step = event["total_steps"], event["step"]
-        epochs = event["total_epochs"]
-        progress = {
-            "current_epoch": min(epochs, step * epochs // max(1, total)),
-            "total_epochs": epochs,
-            "current_step": step,
-            "total_steps": total,
-            "percent_complete": 100.0 * step / total,
-            "eta_seconds": event["elapsed"] / max(1, step) * (total - step),
-        }
-        with contextlib.suppress(ConflictError, BusError):  # the renewer will notice a lost lease
-            await lease.renew(progress={**progress, "metrics": event["metrics"]})
-        await self._publish(
-            lease.record, f"step-{step}", progress=progress, metrics={"current": event["metrics"]}
-        )
-
-    async def _complete(self, lease: JobLease, commit: checkpoints.Commit, done: dict[str, Any]) -> None:
-        record = await self._finish(
-            lease.record, lease.revision, "completed", commit=commit, samples=done["samples"],
-            progress={"metrics": done["metrics"]},
-        )  # fmt: skip
-        seconds = done["seconds"]
-        self.ctx.metrics.training_duration.observe(seconds)
-        self.ctx.metrics.training_samples.set(done["samples"])
-        log.info("job completed", job_id=record.job_id, seconds=round(seconds, 1), samples=done["samples"])
-
-    async def _finish(self, record: JobRecord, revision: int, state: Any, **changes: Any) -> JobRecord:
-        record, revision = await self.table.move(record, revision, state, **changes)
-        crashpoint("training.finished")
-        self.ctx.metrics.training_jobs.labels(status=state).inc()
-        await self._announce_end(record, revision)
-        return record
-
-    async def _announce_end(self, record: JobRecord, revision: int) -> None:
-        await self.announce(record)
-        await self.table.mark_announced(record, revision)
-
-    async def announce(self, record: JobRecord) -> None:
-        """Publishes the record's state. The same state of the same attempt has the same message id."""
-        extra: dict[str, Any] = {}
-        if record.commit is not None:
-            extra["artifacts"] = {"final_checkpoint": record.commit.object_prefix}
-            metrics = record.progress.get("metrics", {})
-            extra["metrics"] = {"current": metrics}
-            held_out = evaluation_results(metrics)
-            if held_out:
-                extra["evaluation_results"] = held_out
-        if record.error is not None:
-            extra["error"] = record.error.model_dump()
-        await self._publish(record, record.state, **extra)
-
-    async def _publish(self, record: JobRecord, tag: str, **fields: Any) -> None:
-        told = differences.stored_differences(record.request, self.ctx.settings)
-        notes = {"not_as_asked": told} if told else {}
-        status = TrainingStatus.model_validate(
-            {
-                "training_job_id": record.job_id,
-                "timestamp": utc_text(self.ctx.clock.now()),
-                "status": record.state,
-                "metadata": {"training_platform": "onward", "attempt": record.attempt, **notes},
-                **fields,
-            }
-        )
-        await self.ctx.bus.publish(
-            subjects.TRAINING_STATUS, encode(status), msg_id=f"{record.job_id}:{record.attempt}:{tag}"
-        )
+    async def _attend(self) -> None:
+        """Announces jobs that another process has cancelled, also while a job runs here."""
+        while True:
+            await self.ctx.clock.sleep(ATTEND_SECONDS)
+            try:
+                for record, revision in await self.table.all():
+                    if record.state in TERMINAL and not record.announced:
+                        await self._announce_again(record, revision)
+            except Exception as error:  # it is tried again; the running job must not end
+                log.warning("the end of a job was not announced", why=repr(error))
 
     async def reannounce(self) -> None:
         """Publishes events that a crash after a state change has prevented. Announced states are skipped: a
@@ -392,64 +269,40 @@ class Trainer:
     async def _announce_again(self, record: JobRecord, revision: int) -> None:
         if record.state in TERMINAL:
             if not record.announced:
-                await self._announce_end(record, revision)
+                await self.ends.announce_end(record, revision)
         elif record.attempt == 0:
-            await self.announce(record)
+            await self.announcer.announce(record)
 
 
-def evaluation_results(metrics: dict[str, Any]) -> dict[str, Any]:
-    """Returns the status fields of held-out tasks tried before and after; empty without them."""
-    told = metrics.get("held_out") or {}
-    before, after = (told.get(when, {}).get("reward") for when in ("before", "after"))
-    if before is None or after is None:
-        return {}
-    return {"holdout_reward": after, "improvement_over_baseline": after - before}
-
-
-class _ChildDiedError(TrainingError):
-    """The job child ended without a result; the next attempt continues from its last state."""
-
-
-class _ChildKilledError(_ChildDiedError):
-    """The job child was ended from outside: by a signal, or for lack of memory."""
-
-
-def _cause_of(error: OnwardError | OSError, folder: Path) -> Cause | None:
-    """Returns why an attempt ended; None if no further attempt could succeed."""
-    if isinstance(error, _ChildKilledError):
-        return "killed"
-    if isinstance(error, RefusedError):
-        return "refused"
-    if isinstance(error, BusError | ObjectError | WarehouseError):
-        return "outage"
-    if isinstance(error, OSError):
-        return "outage" if is_disk_failure(error, folder) else "failed"
-    if isinstance(error, TrainingError) and not isinstance(error, _ChildDiedError):
-        return "outage" if error.code == "INFRA" else None
-    return "failed"  # the child crashed, or a store has wrong content: the next attempt may succeed
-
-
-def _as_job_error(error: OnwardError | OSError) -> JobError:
-    if isinstance(error, TrainingError):
-        return JobError.from_error(error)
-    if isinstance(error, OSError):
-        return JobError(code="INFRA", message=f"The job's folder cannot be used ({error.strerror}).")
-    return JobError(code="INFRA", message=str(error))
+def _training_request(data: bytes) -> TrainingRequest:
+    asked = decode(data, TrainingRequest)
+    request.refuse_operators_rights(asked)
+    return asked
 
 
 async def run(ctx: Context) -> None:
     """Accepts requests and runs jobs until cancelled. Raises ConfigError beside another trainer."""
     busy = "Another trainer runs on this data folder: stop it, or give this one a folder of its own (--dir)."
+    for name in ctx.settings.training.trackers:
+        extras.require(name, name, f"training.trackers = {name!r}")
     with locked(ctx.settings.run_dir / "trainer.lock", busy):
         trainer = Trainer(ctx)
+        await trainer.table.number_all()
         await trainer.reannounce()
-        intake = consume(
-            ctx.bus,
-            stream="RL_TRAINING",
-            durable="trainer",
-            subject=subjects.TRAINING_REQUEST,
-            handler=trainer.handle_requests,
-            clock=ctx.clock,
-        )
+        intakes = [
+            consume(
+                ctx.bus,
+                stream="RL_TRAINING",
+                durable=durable,
+                subject=subject,
+                handler=handler,
+                clock=ctx.clock,
+            )
+            for durable, subject, handler in (
+                ("trainer", subjects.TRAINING_REQUEST, trainer.handle_requests),
+                ("trainer-control", subjects.TRAINING_CONTROL, trainer.handle_control),
+            )
+        ]
+        await ctx.bus.serve(subjects.TRAINING_STATUS_REQUEST, trainer.answer_status, queue="trainer")
         with ready(ctx, "trainer"):
-            await together(intake, trainer.run_jobs())
+            await together(*intakes, trainer.run_jobs())

@@ -12,19 +12,24 @@ from pydantic import BeforeValidator, ConfigDict, Field
 
 from onward.config import Settings
 from onward.contracts import TrainingRequest
+from onward.contracts.training import DatasetSpec
 from onward.envs.registry import BUILT_IN
 from onward.errors import ConfigError, ContractError, TrainingError
-from onward.training.spec import algorithms, differences
+from onward.lm import devices
+from onward.training.spec import algorithms, differences, recipes, strict
 from onward.training.spec import environment_plan as plan
 from onward.training.spec.algorithms import ALGORITHMS
+from onward.training.spec.dataset_mix import shares_of
 from onward.training.spec.numbers import DATA, LEARNING, NETWORK, RUN, EveryNumber, Option
+from onward.training.spec.places import confined
 from onward.training.spec.recipes import Recipe
 
-SOURCES = ("clickhouse", "nats_stream")
 OLDER_CAP = 2.0
 """Cap on importance weights if rows of the previous policy are used and no cap is set."""
 EVALUATIONS = 4
 """Evaluations of a run, unless ``eval_every`` is set."""
+KEPT_CHECKPOINTS = 3
+"""Checkpoints during a run that are kept, unless the request has ``checkpointing.max_checkpoints``."""
 _COMMAS = BeforeValidator(lambda value: value.split(",") if isinstance(value, str) else value)
 """Splits a list from the command line."""
 
@@ -45,10 +50,16 @@ class JobSpec(EveryNumber):
     start_digest: str | None
     lora_targets: Annotated[list[str] | None, _COMMAS, Option("--lora-targets", NETWORK)] = None
     """Adapted matrices, such as q_proj,v_proj. Default: all seven."""
+    rslora: Annotated[bool, Option("--rslora", NETWORK)] = False
+    """The adapter counts alpha / √rank times, so that a high rank learns no slower."""
     full: Annotated[bool, Option("--full", NETWORK)] = False
     """Train all weights, no adapter."""  # the result is a model folder
-    dtype: Annotated[Literal["float32", "bfloat16", "float16"], Option("--dtype", NETWORK)] = "float32"
-    """float32, bfloat16 or float16."""
+    device: Annotated[str, Field(pattern=devices.PATTERN), Option("--device", NETWORK)] = "auto"
+    """cpu, cuda, cuda:N, or auto: a GPU where there is one."""
+    dtype: Annotated[devices.Dtype, Option("--dtype", NETWORK)] = "auto"
+    """float32, bfloat16, float16, or auto: bfloat16 on a GPU, and on a CPU that is faster in it."""
+    path: Annotated[Literal["auto", "transformers"], Option("--path", NETWORK)] = "auto"
+    """auto, or transformers: compute with its modules even where Onward's own forward could."""
     gradient_checkpointing: Annotated[bool, Option("--gradient-checkpointing", NETWORK)] = False
     """Less memory, more time."""
     micro_batch_tokens: Annotated[int, Field(ge=1), Option("--micro-batch-tokens", LEARNING)] = 2048
@@ -63,11 +74,23 @@ class JobSpec(EveryNumber):
     """Maximum of optimiser steps on data, whatever the epochs."""
     eval_every: Annotated[int | None, Field(ge=1), Option("--eval-every", RUN)] = None
     """Steps from one evaluation to the next, on held-out tasks or --eval. Default: a quarter of the run."""
+    holdout: Annotated[float, Field(ge=0, lt=1), Option("--holdout", DATA)] = 0.0
+    """Share of the data's tasks to hold out: the policy is judged by them, and the best is handed out."""
+    replay: plan.EnvironmentPlan | None = None
+    """Environment in which held-out tasks of logged work are played; None: their return is estimated."""
+    strict: bool = False
+    """True: what cannot be done as asked fails the job."""
     start_counts: bool = True
     """True: the start is handed out if no later policy was better."""
     save_seconds: float = 20.0
     save_steps: int | None = Field(default=None, ge=1)
-    """Period in steps of additional saves."""
+    """Period in steps of additional saves, each also a checkpoint."""
+    max_checkpoints: int = Field(default=KEPT_CHECKPOINTS, ge=1)
+    """Checkpoints of ``save_steps`` that are kept beside the result."""
+    trackers: Annotated[list[Literal["wandb", "mlflow"]] | None, _COMMAS, Option("--trackers", RUN)] = None
+    """Also report the run to wandb, mlflow or both (wandb,mlflow); TensorBoard files are always written."""
+    cost_per_hour: float = 0.0
+    """Price of this machine in US dollars, for the model card."""
     threads: Annotated[int, Field(ge=0), Option("--threads", RUN)]
     """CPU threads; 0: all cores."""
     ignored: list[str] = Field(default_factory=list)
@@ -95,35 +118,52 @@ def check(request: TrainingRequest, settings: Settings) -> None:
     """Raises TrainingError("DATA"), with the remedy, when this request cannot run here."""
     config = request.training_config
     asked = config.hyperparameters.model_dump(exclude_none=True)
-    if config.base_model != settings.model.base:
+    if settings.models.expand(config.base_model) != settings.models.expand(settings.model.base):
+        names = [settings.model.base, *settings.models.names_of(settings.model.base)]
         raise TrainingError(
             "DATA",
-            f"This service trains {settings.model.base!r} and was asked for {config.base_model!r}: "
-            f"set model.base (or RL_BASE_MODEL) to the model that serves.",
+            f"This service trains {' or '.join(map(repr, dict.fromkeys(names)))} and was asked for "
+            f"{config.base_model[:80]!r}: send that name, list the other in [models.aliases], or set "
+            f"model.base (or RL_BASE_MODEL).",
         )
     environment = config.dataset.environment
-    if config.dataset.source == "local" and environment is None:
-        raise TrainingError(
-            "DATA",
-            "Data source 'local' names no environment: add dataset.environment with a name or url, or train "
-            "from files with `onward train --data`.",
-        )
-    if config.dataset.source not in (*SOURCES, "local"):
-        raise TrainingError(
-            "DATA",
-            f"Data source {config.dataset.source!r} cannot be read yet: use 'clickhouse', 'nats_stream' or "
-            f"'local' with dataset.environment.",
-        )
+    _check_dataset(config.dataset, settings)
     if environment is not None and config.dataset.source == "local":
         refuse_environment(config.algorithm)
         _refuse_unlisted(environment, settings)
+    elif environment is not None and differences.read(request, settings).holdout:
+        _refuse_unlisted(environment, settings)  # held-out tasks are played in it
     algorithms.read(config.algorithm, asked, Recipe())
+    strict.refuse_unmet(request, settings)
     if asked.get("reference", "start") not in ("start", "base"):
         raise TrainingError("DATA", "reference is neither 'start' nor 'base': give one of them.")
     if asked.get("return_from", "outcome") not in ("outcome", "raw_total"):
         raise TrainingError("DATA", "return_from is neither 'outcome' nor 'raw_total': give one of them.")
     if asked.get("dense_rewards"):
         refuse_dense(config.algorithm, asked.get("return_from", settings.training.return_from))
+    # The numbers and the environment's plan are read as the job will read them.
+    resolve(
+        request, settings, recipes.for_model(config.base_model), model_folder="", start_digest=None, epoch=1
+    )
+
+
+def _check_dataset(dataset: DatasetSpec, settings: Settings) -> None:
+    """Raises TrainingError("DATA") for an incomplete source, a path outside of its roots, or a wrong mix."""
+    shares_of(dataset)
+    if dataset.source == "local" and dataset.environment is None:
+        if not dataset.path:
+            raise TrainingError(
+                "DATA",
+                "Data source 'local' names no environment and no file: add dataset.environment with a name "
+                "or url, or dataset.path with a file under training.data_roots.",
+            )
+        confined(
+            dataset.path, settings.training.data_roots, field="dataset.path", setting="training.data_roots"
+        )
+    if dataset.source == "s3" and not settings.objects.trajectories_url:
+        raise TrainingError(
+            "DATA", "Data source 's3' needs objects.trajectories_url, which the operator sets to the store."
+        )
 
 
 def refuse_operators_rights(request: TrainingRequest) -> None:
@@ -203,11 +243,21 @@ def resolve(
         "min_reward": None if filters is None else filters.min_reward,
         "max_unscored_share": settings.training.max_unscored_share,
         "threads": settings.model.threads,
+        "path": settings.model.path,
+        "device": besides.device,
+        "dtype": besides.dtype,
         "start_counts": False,  # a release compares the candidate with the start
         "ignored": sorted(set(asked) - algorithms.REQUESTED),
         "save_steps": besides.save_steps,
+        "max_checkpoints": (config.checkpointing and config.checkpointing.max_checkpoints)
+        or KEPT_CHECKPOINTS,
+        "trackers": settings.training.trackers or None,
+        "cost_per_hour": settings.training.cost_per_hour,
         "not_as_asked": besides.differences,
         "environment": environment_of(request, recipe, held_out=besides.held_out),
+        "holdout": besides.holdout,
+        "replay": replay_of(request, recipe, besides.holdout),
+        "strict": strict.is_strict(request, settings),
     }
     spec = JobSpec.model_validate(values)
     if spec.environment is not None:
@@ -238,3 +288,12 @@ def environment_of(
         if isinstance(episodes, int) and episodes > 0:
             given.setdefault("steps", max(1, dataset.sample_size // episodes))
     return plan.read(given, max_tokens=recipe.max_tokens)
+
+
+def replay_of(request: TrainingRequest, recipe: Recipe, holdout: float) -> plan.EnvironmentPlan | None:
+    """Returns the environment in which a job on logged work tries its held-out tasks; None without one, or
+    if nothing is held out. Raises TrainingError("DATA")."""
+    dataset = request.training_config.dataset
+    if dataset.source == "local" or dataset.environment is None or not holdout:
+        return None
+    return plan.read(dict(dataset.environment), max_tokens=recipe.max_tokens)

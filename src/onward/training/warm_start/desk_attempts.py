@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from onward.envs.desk import DeskOutcome, Episode, Task
+from onward.lm import paths
 from onward.lm.chat import Chat
-from onward.lm.policy import Policy
-from onward.lm.sampler import Sample, Sampler, SampleRequest
+from onward.lm.model import LanguageModel
+from onward.lm.request import Sample, SampleRequest
 from onward.lm.tokens import TokenRow
 
 
@@ -39,7 +40,7 @@ class _Running:
 
 
 def attempt(
-    policy: Policy,
+    policy: LanguageModel,
     adapter: str | None,
     tasks: Sequence[Task],
     *,
@@ -51,7 +52,7 @@ def attempt(
     """Runs one attempt per entry of ``tasks`` (repeat a task for a group), in that order. The same arguments
     give the same attempts, whatever the load of the machine."""
     chat = Chat(policy.tokenizer)
-    sampler = Sampler(policy, max_batch=batch)
+    sampler = paths.sampler(policy, max_batch=batch)
     running = [_start(chat, task, temperature) for task in tasks]
 
     def submit(index: int) -> None:

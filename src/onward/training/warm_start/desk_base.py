@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Literal
 
 from onward.envs import desk
 from onward.envs.desk import tools
@@ -17,11 +18,13 @@ VOCABULARY = 1024
 _WEIGHT = 50  # repetitions that make a text of the closed vocabulary one token
 
 
-def build(folder: Path, seed: int = 0) -> Path:
-    """Writes the untrained tiny model to ``folder``; the same seed gives the same files."""
+def build(folder: Path, seed: int = 0, family: Literal["llama", "qwen2"] = "llama") -> Path:
+    """Writes the untrained tiny model to ``folder``; the same seed and family give the same files."""
     from onward.lm.tiny import build_tiny
 
-    return build_tiny(folder, corpus(), seed, vocab=VOCABULARY, kv_heads=4, split=split_pattern())
+    return build_tiny(
+        folder, corpus(), seed, vocab=VOCABULARY, kv_heads=4, split=split_pattern(), family=family
+    )
 
 
 def corpus() -> list[str]:

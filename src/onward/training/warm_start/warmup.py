@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from onward.envs import desk
 from onward.errors import ConfigError, OnwardError, TrainingError
@@ -28,7 +28,7 @@ from onward.training.spec.recipes import Recipe, WarmUp, for_model
 
 if TYPE_CHECKING:
     from onward.lm.chat import Chat
-    from onward.lm.policy import Policy
+    from onward.lm.model import LanguageModel
     from onward.lm.tokens import TokenRow
 
 TINY = "tiny"
@@ -64,17 +64,19 @@ def warm_up(
     seed: int = 0,
     threads: int | None = None,
     recipe: Recipe | None = None,
+    family: Literal["llama", "qwen2"] = "llama",
     emit: Emit = lambda event, **facts: None,
 ) -> WarmUpResult:
     """Makes v0 of ``model`` in ``out/adapter``. The same seed and thread count give the same result.
+    ``family`` is that of the network that ``tiny`` is.
 
     ``base`` is the folder of the base model; for ``tiny`` it is where the base is written (default
     ``out/base``). ``emit(event, **facts)`` receives stage, progress and check events. Raises ConfigError
-    without a base, TrainingError (CONVERGENCE) when success never comes near the window.
+    without a base, TrainingError (CONVERGENCE) when success never comes near a window that is required.
     """
     import torch
 
-    from onward.lm.policy import Policy
+    from onward.lm import paths
 
     recipe = recipe or for_model(model)
     torch.set_num_threads(threads or os.cpu_count() or 1)
@@ -85,20 +87,20 @@ def warm_up(
         from onward.training.warm_start import desk_base
 
         folder = base or out / "base"
-        policy = Policy.load(desk_base.build(folder, seed))
+        policy = paths.load(desk_base.build(folder, seed, family))
         raw_success = _raw(policy, recipe, seed)
         trained = None
     else:
         if base is None:
             raise ConfigError(f"The warm start of {model!r} needs the folder of its base model: give --base.")
         folder = base
-        policy = Policy.load(base)
+        policy = paths.load(base)
         _new_adapter(policy, recipe, seed)
         trained = ADAPTER
     steps, figures = _fit(policy, trained, recipe, seed, emit)
     if model == TINY:
         policy.save(folder)
-        policy = Policy.load(folder)
+        policy = paths.load(folder)
         _new_adapter(policy, recipe, seed)
     emit("stage", name="save")
     digest = _save(policy, out / "adapter", model, seed, {"steps": steps, **figures})
@@ -113,14 +115,14 @@ def warm_up(
     )
 
 
-def _new_adapter(policy: Policy, recipe: Recipe, seed: int) -> None:
+def _new_adapter(policy: LanguageModel, recipe: Recipe, seed: int) -> None:
     layers = policy.shape.layers
     chosen = range(int(recipe.first_lora_layer * layers), layers)
     policy.new_adapter(ADAPTER, recipe.lora_rank, recipe.lora_alpha, chosen, seed)
 
 
 def _fit(
-    policy: Policy, adapter: str | None, recipe: Recipe, seed: int, emit: Emit
+    policy: LanguageModel, adapter: str | None, recipe: Recipe, seed: int, emit: Emit
 ) -> tuple[int, dict[str, Any]]:
     """Trains until a check falls inside the window; returns the best weights' step and their check."""
     from onward.lm import sft
@@ -130,9 +132,7 @@ def _fit(
     emit("stage", name="demonstrations")
     rows = list(_demonstration_rows(Chat(policy.tokenizer), plan, seed))
     emit("stage", name="train", rows=len(rows))
-    parameters = list(
-        policy.weights.tensors() if adapter is None else policy.adapter(adapter).params.values()
-    )
+    parameters = list(policy.tensors() if adapter is None else policy.adapter(adapter).params.values())
     best = _Kept(distance=float("inf"))
     for done in sft.fit(
         policy,
@@ -156,7 +156,7 @@ def _fit(
                 break
         if done.step >= plan.max_steps:
             break
-    if best.distance > _FAR:
+    if best.distance > _FAR and plan.required:
         raise TrainingError(
             "CONVERGENCE",
             f"The warm start did not reach {plan.window[0]:.0%} to {plan.window[1]:.0%} sampled success in "
@@ -195,7 +195,7 @@ def _demonstration_rows(chat: Chat, plan: WarmUp, seed: int) -> Iterator[TokenRo
         yield from rows
 
 
-def _check(policy: Policy, adapter: str | None, recipe: Recipe, seed: int) -> dict[str, Any]:
+def _check(policy: LanguageModel, adapter: str | None, recipe: Recipe, seed: int) -> dict[str, Any]:
     """Runs groups of eight attempts at temperature 1, at training tasks that are used for nothing else."""
     from onward.training.warm_start import desk_attempts
 
@@ -209,7 +209,7 @@ def _check(policy: Policy, adapter: str | None, recipe: Recipe, seed: int) -> di
     }
 
 
-def _raw(policy: Policy, recipe: Recipe, seed: int) -> float:
+def _raw(policy: LanguageModel, recipe: Recipe, seed: int) -> float:
     from onward.training.warm_start import desk_attempts
 
     panel = desk.tasks("test", 100)
@@ -217,7 +217,7 @@ def _raw(policy: Policy, recipe: Recipe, seed: int) -> float:
     return desk_attempts.success(found)
 
 
-def _save(policy: Policy, folder: Path, model: str, seed: int, metrics: dict[str, Any]) -> str:
+def _save(policy: LanguageModel, folder: Path, model: str, seed: int, metrics: dict[str, Any]) -> str:
     folder.mkdir(parents=True, exist_ok=True)
     policy.save_adapter(ADAPTER, folder)
     name = re.sub(r"[^A-Za-z0-9_-]", "-", Path(model).name)[:64]

@@ -1,4 +1,4 @@
-"""Times on the command line: an age before now, or a time in ISO 8601."""
+"""Times that people give: an age before now, or a time in ISO 8601."""
 
 from __future__ import annotations
 

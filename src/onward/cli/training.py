@@ -1,0 +1,105 @@
+"""``onward training start``: a training job from a file, as ``POST /training/start`` takes it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from onward import host
+from onward.cli import ConfigFile, DataDir, app, load_settings, run_async
+from onward.cli.help import Commands
+from onward.cli.output import AsJson, print_json, print_text
+from onward.clock import SystemClock
+from onward.config import Settings
+from onward.contracts import decode_document, to_document
+from onward.errors import ConfigError, ContractError, OnwardError
+from onward.telemetry.audit import current_user
+from onward.training import intake
+from onward.training.role.job_table import JobTable
+from onward.training.role.status import status_of
+
+training_app = Commands(
+    help="""Training jobs of the service: start one by hand. 'onward jobs' follows it.
+
+    onward training start -f config.json
+    """
+)
+app.add_typer(training_app, name="training")
+
+POST_SECONDS = 30.0
+
+
+@training_app.command()
+def start(
+    request: Annotated[
+        Path,
+        typer.Option("-f", "--file", help="JSON: a training request, or its training_config alone."),
+    ],
+    file: ConfigFile = None,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Start a training job from a file. An id, the time and your name are added where they are missing.
+
+    With AGENTGYM_RL_URL the request goes to that service, with AGENTGYM_RL_API_KEY as its key.
+
+    onward training start -f config.json
+    """
+    settings = load_settings(file, data_dir)
+    document = read_request(request)
+    url = settings.external.agentgym_rl_url
+    status = run_async(_post(url, settings, document) if url else _publish(settings, document))
+    if as_json:
+        print_json(status)
+        return
+    number = (status.get("metadata") or {}).get("number")
+    named = f" (job #{number})" if number else ""
+    job_id = status["training_job_id"]
+    print_text(f"Job {job_id}{named} is {status['status']}. Follow it with 'onward jobs watch {job_id}'.")
+
+
+def read_request(path: Path) -> dict[str, Any]:
+    """Reads a request. Raises ConfigError for a file that holds none."""
+    try:
+        document = decode_document(path.read_bytes())
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read ({error.strerror}): give a file with a request.") from None
+    except ContractError as error:
+        raise ConfigError(f"{path} is no request. {error}") from None
+    if not isinstance(document, dict):
+        raise ConfigError(f"{path} is no request: give one JSON object.")
+    return document
+
+
+async def _publish(settings: Settings, document: dict[str, Any]) -> dict[str, Any]:
+    async with host.attached(settings) as (bus, _):
+        clock = SystemClock()
+        done = await intake.submit(bus, clock, document, requester=current_user())
+        record = done.taken()
+        positions = await JobTable(bus.bucket("rl_jobs"), clock).positions()
+        return to_document(status_of(record, settings, positions.get(record.job_id)))
+
+
+async def _post(url: str, settings: Settings, document: dict[str, Any]) -> dict[str, Any]:
+    import httpx  # takes a tenth of a second, and most commands need none of it
+
+    key = settings.external.agentgym_rl_api_key
+    headers = {} if key is None else {"Authorization": f"Bearer {key.get_secret_value()}"}
+    try:
+        async with httpx.AsyncClient(base_url=url, timeout=POST_SECONDS) as client:
+            answer = await client.post("/training/start", json=document, headers=headers)
+    except httpx.HTTPError as error:
+        raise OnwardError(f"{url} does not answer ({type(error).__name__}): check AGENTGYM_RL_URL.") from None
+    try:
+        body = answer.json()
+    except ValueError:
+        body = None
+    if answer.status_code == 202 and isinstance(body, dict):
+        return body
+    said = body.get("error") if isinstance(body, dict) else None
+    message = said.get("message") if isinstance(said, dict) else None
+    raise OnwardError(
+        message or f"{url} answered with status {answer.status_code}: is it a training service?"
+    )

@@ -1,0 +1,191 @@
+"""Answers in progress: how one begins, the draw of its next token, and the reasons for which it ends.
+
+Every sampler uses this, so an option of a request means the same on each path.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from onward.lm.constrained import GrammarCompiler, MakeConstraint
+from onward.lm.draw import draw
+from onward.lm.request import Alternatives, Sample, SampleRequest
+from onward.lm.shaping import Shaping, shape_
+from onward.lm.stop_text import StopText
+
+if TYPE_CHECKING:
+    from onward.lm.model import LanguageModel
+
+
+@dataclass(eq=False)
+class Answer:
+    """One answer in progress."""
+
+    request: SampleRequest
+    uniforms: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.float32))
+    """One random number for each token that it may get."""
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    alternatives: list[Alternatives] = field(default_factory=list)
+    shaping: Shaping | None = None
+    """None: the logits are drawn from as they are."""
+    ending: StopText | None = None
+
+    def end(self) -> str | None:
+        """Returns the reason for which the token drawn last ends the answer, or None."""
+        if self.shaping is not None and self.shaping.is_broken:
+            return "length"
+        if self.token_ids[-1] in self.request.stop_ids or (self.ending and self.ending.ends(self.token_ids)):
+            return "stop"
+        return "length" if len(self.token_ids) == self.request.max_new_tokens else None
+
+    def restart(self) -> None:
+        """Returns to the beginning of the answer."""
+        self.token_ids, self.logprobs, self.alternatives = [], [], []
+        if self.shaping is not None:
+            self.shaping.restart()
+
+    def finished(self, reason: str) -> Sample:
+        return Sample(self.request.request_id, self.token_ids, self.logprobs, reason, self.alternatives)
+
+
+class Openings:
+    """Checks requests and gives their answers random numbers, shaping and stop strings."""
+
+    def __init__(
+        self, policy: LanguageModel, max_context: int, make_constraint: MakeConstraint | None = None
+    ) -> None:
+        """``make_constraint``: makes the constraints of grammars; None: llguidance, at the first of them."""
+        self._policy, self._max_context = policy, max_context
+        self._make_constraint = make_constraint
+        self._fresh = np.random.SeedSequence()
+
+    def open(self, answer: Answer) -> None:
+        """Begins an answer. Raises OnwardError when its request cannot be served (NotFoundError: no such
+        adapter)."""
+        request = answer.request
+        request.check(self._max_context, self._policy.shape.vocab)
+        if request.adapter is not None:
+            self._policy.adapter(request.adapter)
+        seed = self._fresh.spawn(1)[0] if request.seed is None else request.seed
+        generator = np.random.Generator(np.random.Philox(seed))
+        answer.uniforms = generator.random(request.max_new_tokens, dtype=np.float32)
+        if request.shapes_logits:
+            if self._make_constraint is None and request.grammar is not None:
+                vocab = self._policy.shape.vocab
+                self._make_constraint = GrammarCompiler(self._policy.tokenizer, vocab, request.stop_ids)
+            answer.shaping = Shaping(request, self._make_constraint)
+        if request.stop_texts:
+            answer.ending = StopText(self._policy.tokenizer, request.stop_texts)
+
+
+AnAnswer = TypeVar("AnAnswer", bound=Answer)
+
+
+class AnswerQueue(ABC, Generic[AnAnswer]):
+    """Waiting answers of a sampler, in order of arrival, beside those that run in its batch."""
+
+    def __init__(
+        self,
+        policy: LanguageModel,
+        max_batch: int = 64,
+        max_context: int = 2048,
+        make_constraint: MakeConstraint | None = None,
+    ) -> None:
+        """``make_constraint`` as in ``Openings``."""
+        self.max_batch = max_batch
+        self.max_context = min(max_context, policy.shape.max_positions)
+        self._waiting: deque[AnAnswer] = deque()
+        self._openings = Openings(policy, self.max_context, make_constraint)
+
+    @abstractmethod
+    def _running(self) -> Iterable[AnAnswer]:
+        """Returns the answers that the next step draws for."""
+
+    @abstractmethod
+    def _new(self, request: SampleRequest) -> AnAnswer:
+        """Makes an answer that has not begun."""
+
+    @abstractmethod
+    def _drop(self, answer: AnAnswer) -> None:
+        """Removes a running answer from the batch."""
+
+    @property
+    def running(self) -> int:
+        return sum(1 for _ in self._running())
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._waiting) or self.running > 0
+
+    def submit(self, request: SampleRequest) -> None:
+        """Queues a request. Raises OnwardError when it cannot be served (NotFoundError: no such adapter)."""
+        answer = self._new(request)
+        self._openings.open(answer)
+        self._waiting.append(answer)
+
+    @torch.inference_mode()
+    def cancel(self, request_id: str) -> bool:
+        """Drops a request; True when it was waiting or running."""
+        if (waiting := _of_request(self._waiting, request_id)) is not None:
+            self._waiting.remove(waiting)
+            return True
+        if (running := _of_request(self._running(), request_id)) is not None:
+            self._drop(running)
+            return True
+        return False
+
+    def drawn(self, request_id: str) -> tuple[list[int], list[float], list[Alternatives]]:
+        """Returns tokens, log-probs and alternatives of a running request so far; empty for a waiting or
+        finished one."""
+        answer = _of_request(self._running(), request_id)
+        return ([], [], []) if answer is None else (answer.token_ids, answer.logprobs, answer.alternatives)
+
+    def _begin_again(self, answers: Sequence[AnAnswer]) -> None:
+        """Puts answers back at the head of the queue, without what was drawn for them."""
+        for answer in answers:
+            answer.restart()
+        self._waiting.extendleft(reversed(answers))
+
+
+def _of_request(answers: Iterable[AnAnswer], request_id: str) -> AnAnswer | None:
+    return next((answer for answer in answers if answer.request.request_id == request_id), None)
+
+
+def draw_next(answers: Sequence[AnAnswer], logits: Tensor) -> list[tuple[AnAnswer, str]]:
+    """Draws one token for each answer; returns those that it ends, each with the reason.
+
+    ``logits`` (answers, vocab) are overwritten.
+    """
+    device, requests = logits.device, [answer.request for answer in answers]
+    uniforms = torch.tensor([float(a.uniforms[len(a.token_ids)]) for a in answers], device=device)
+    temperature = None
+    if any(r.temperature != 1.0 for r in requests):
+        temperature = torch.tensor([r.temperature for r in requests], device=device)
+    top_k = [r.top_k for r in requests] if any(r.top_k is not None for r in requests) else None
+    top_p = [r.top_p for r in requests] if any(r.top_p < 1.0 for r in requests) else None
+    if any(answer.shaping is not None for answer in answers):
+        logits = logits.float()  # in half precision a small bias would be rounded away
+        shape_(logits, [answer.shaping for answer in answers])
+    most = max(r.alternatives for r in requests)
+    likeliest: list[Alternatives] | None = [] if most else None
+    tokens, logp = draw(logits, uniforms, temperature, top_k, top_p, likeliest, most)
+    ended = []
+    for place, (answer, token, value) in enumerate(zip(answers, tokens.tolist(), logp.tolist(), strict=True)):
+        answer.token_ids.append(token)
+        answer.logprobs.append(value)
+        if likeliest is not None and answer.request.alternatives:
+            answer.alternatives.append(likeliest[place][: answer.request.alternatives])
+        if answer.shaping is not None:
+            answer.shaping.advance(token)
+        if (reason := answer.end()) is not None:
+            ended.append((answer, reason))
+    return ended

@@ -1,0 +1,200 @@
+"""Constraints on an answer: a grammar, and a mask of the tokens that it allows next.
+
+``Constraint`` is all that a sampler knows. ``GrammarCompiler`` makes constraints with llguidance, which
+parses the text byte by byte, so a token may begin and end anywhere in it.
+
+Invariants: the end of the turn is allowed only where the grammar accepts. A mask leaves at
+least one token.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+import numpy as np
+
+from onward.errors import OnwardError
+from onward.lm.schema_limits import beyond_limits
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher
+    from transformers import PreTrainedTokenizerBase
+
+WRITING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+"""JSON is written as Python's ``json.dumps`` writes it. Free white space would let a model write nothing
+else."""
+_COMPILED = 64  # grammars that are remembered; an agent repeats the same few
+
+
+class GrammarError(OnwardError):
+    """A schema that cannot be enforced. The message names the keyword."""
+
+    def __init__(self, message: str, part: str = "response_format") -> None:
+        """``part``: the part of the request that has the schema."""
+        super().__init__(message)
+        self.part = part
+
+
+@dataclass(frozen=True)
+class Grammar:
+    """A language of answers: ``source`` is a JSON schema, or a grammar in llguidance's dialect of Lark."""
+
+    kind: Literal["json_object", "json_schema", "tool_calls"]
+    source: str
+    form: Literal["json", "lark"] = "json"
+
+    @property
+    def record(self) -> dict[str, str]:
+        """The part of a generation record that says which mask was applied."""
+        return {"kind": self.kind, "hash": hashlib.sha256(self.source.encode()).hexdigest()[:16]}
+
+
+class Constraint(Protocol):
+    """The tokens that one answer may still contain."""
+
+    @property
+    def is_broken(self) -> bool:
+        """True if the constraint cannot go on, for example beyond a limit of work."""
+        ...
+
+    def mask(self, out: np.ndarray) -> None:
+        """Fills ``out``, int32 of (vocab + 31) // 32: bit ``t % 32`` of word ``t // 32`` is 1 for an allowed
+        token ``t``."""
+        ...
+
+    def advance(self, token: int) -> None:
+        """Takes the token that was drawn."""
+        ...
+
+    def reset(self) -> None:
+        """Returns to the beginning of the answer."""
+        ...
+
+
+class MakeConstraint(Protocol):
+    def __call__(self, grammar: Grammar) -> Constraint:
+        """Returns a constraint at its beginning. Raises GrammarError."""
+        ...
+
+
+class GrammarCompiler:
+    """Makes constraints for one tokenizer with llguidance. Any thread may call it."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, vocab: int, stop_ids: Sequence[int]) -> None:
+        import llguidance.hf
+
+        fast: Any = tokenizer  # the slow form has no such base class
+        self._tokenizer = llguidance.hf.from_tokenizer(fast, n_vocab=vocab, eos_token=list(stop_ids))
+        self._compiled: OrderedDict[Grammar, LLMatcher] = OrderedDict()  # last: used last
+        self._lock = threading.Lock()
+
+    def __call__(self, grammar: Grammar) -> Constraint:
+        with self._lock:
+            known = self._compiled.get(grammar)
+        if known is None:
+            known = self._compile(grammar)
+        with self._lock:
+            self._compiled[grammar] = known
+            self._compiled.move_to_end(grammar)
+            while len(self._compiled) > _COMPILED:
+                self._compiled.popitem(last=False)
+        return _Matching(known.deep_copy())
+
+    def _compile(self, grammar: Grammar) -> LLMatcher:
+        from llguidance import LLMatcher, LLParserLimits
+
+        if grammar.form == "json":
+            writing: Any = dict(WRITING)
+            text = LLMatcher.grammar_from_json_schema(grammar.source, overrides=writing)
+        else:
+            text = LLMatcher.grammar_from_lark(grammar.source)
+        limits = LLParserLimits(verbose_errors=False)
+        matcher = LLMatcher(self._tokenizer, text, log_level=0, limits=limits)
+        if matcher.is_error():
+            raise GrammarError(_first_line(matcher.get_error()))
+        return matcher
+
+
+class _Matching:
+    def __init__(self, matcher: LLMatcher) -> None:
+        self._matcher = matcher
+
+    @property
+    def is_broken(self) -> bool:
+        return self._matcher.is_error()
+
+    def mask(self, out: np.ndarray) -> None:
+        self._matcher.unsafe_compute_mask_ptr(out.ctypes.data, out.nbytes)
+
+    def advance(self, token: int) -> None:
+        self._matcher.consume_token(token)
+
+    def reset(self) -> None:
+        self._matcher.reset()
+
+
+def schema_source(schema: dict[str, Any], where: str, part: str) -> str:
+    """Returns a schema as the source of a grammar. Raises GrammarError for a keyword that would change how
+    it is enforced, or for one beyond a limit."""
+    if problem := beyond_limits(schema):
+        raise GrammarError(f"{where} {problem}: make it simpler", part)
+    if _has_key(schema, "x-guidance"):
+        problem = (
+            f"{where} has the keyword 'x-guidance', which changes how a schema is enforced: leave it out"
+        )
+        raise GrammarError(problem, part)
+    return json.dumps(closed(schema), ensure_ascii=False)
+
+
+_OPEN = frozenset(
+    ("additionalProperties", "unevaluatedProperties", "patternProperties", "minProperties", "$ref", "anyOf",
+     "oneOf")
+)  # fmt: skip
+"""Keywords beside ``properties`` under which an object must stay open."""
+_SCHEMAS = frozenset(("properties", "$defs", "definitions"))
+_LISTS = frozenset(("anyOf", "oneOf", "prefixItems"))
+
+
+def closed(schema: dict[str, Any]) -> dict[str, Any]:
+    """Returns a schema without properties that its author did not name: all that it allows is valid under
+    ``schema`` too. Open, an object may go on forever, and may repeat a key."""
+    return schema if _has_key(schema, "allOf") else _closed(schema)
+
+
+def _closed(schema: Any) -> Any:
+    if not isinstance(schema, dict):
+        return schema
+    made = dict(schema)
+    for name, value in schema.items():
+        if name in _SCHEMAS and isinstance(value, dict):
+            made[name] = {key: _closed(item) for key, item in value.items()}
+        elif name in _LISTS and isinstance(value, list):
+            made[name] = [_closed(item) for item in value]
+        elif name == "items":
+            made[name] = _closed(value)
+    named, required = schema.get("properties"), schema.get("required") or []
+    if (
+        isinstance(named, dict)
+        and named
+        and isinstance(required, list)
+        and all(isinstance(name, str) and name in named for name in required)
+        and not _OPEN & schema.keys()
+    ):
+        made["additionalProperties"] = False
+    return made
+
+
+def _has_key(value: Any, key: str) -> bool:
+    if isinstance(value, dict):
+        return key in value or any(_has_key(item, key) for item in value.values())
+    return isinstance(value, list) and any(_has_key(item, key) for item in value)
+
+
+def _first_line(text: str) -> str:
+    return " ".join(text.split())[:300].rstrip(".")

@@ -1,0 +1,85 @@
+"""Changes of the logits that a single request asks for: penalties, a bias, and the mask of a grammar.
+
+The draw then sees a changed distribution, and the recorded log-probs are those of it: renormalised over the
+allowed tokens. Such a row is not a sample of the policy, so ``SampleRequest.for_training`` refuses it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from onward.lm.constrained import MakeConstraint
+from onward.lm.request import SampleRequest
+
+
+class Shaping:
+    """The shaping of one answer in progress."""
+
+    def __init__(self, request: SampleRequest, make_constraint: MakeConstraint | None = None) -> None:
+        """``make_constraint`` is needed if the request has a grammar. Raises GrammarError."""
+        self.constraint = None
+        if request.grammar is not None:
+            assert make_constraint is not None
+            self.constraint = make_constraint(request.grammar)
+        self._presence, self._frequency = request.presence_penalty, request.frequency_penalty
+        self._bias = request.logit_bias
+        self._drawn: Counter[int] = Counter()
+
+    @property
+    def is_broken(self) -> bool:
+        """True if the grammar needed more work than its limits allow: the answer ends unfinished."""
+        return self.constraint is not None and self.constraint.is_broken
+
+    def advance(self, token: int) -> None:
+        """Takes the token that was drawn."""
+        if self._presence or self._frequency:
+            self._drawn[token] += 1
+        if self.constraint is not None:
+            self.constraint.advance(token)
+
+    def restart(self) -> None:
+        """Returns to the beginning of the answer."""
+        self._drawn.clear()
+        if self.constraint is not None:
+            self.constraint.reset()
+
+    def added(self) -> dict[int, float]:
+        """Returns token → what is added to its logit: the bias, less ``frequency`` for each time that the
+        token was drawn, less ``presence`` once (OpenAI's formula)."""
+        values = dict(self._bias)
+        for token, count in self._drawn.items():
+            penalty = self._presence + self._frequency * count
+            values[token] = values.get(token, 0.0) - penalty
+        return values
+
+
+def shape_(logits: Tensor, shapings: Sequence[Shaping | None]) -> None:
+    """Changes ``logits`` (rows, vocab) in place, before temperature and truncation."""
+    masked: list[int] = []
+    for row, shaping in enumerate(shapings):
+        if shaping is None:
+            continue
+        if added := shaping.added():
+            tokens = torch.tensor(list(added), device=logits.device)
+            logits[row, tokens] += torch.tensor(
+                list(added.values()), device=logits.device, dtype=logits.dtype
+            )
+        if shaping.constraint is not None:
+            masked.append(row)
+    if not masked:
+        return
+    vocab = logits.shape[1]
+    bits = np.zeros((len(masked), (vocab + 31) // 32), dtype=np.int32)
+    for place, row in enumerate(masked):
+        shaping = shapings[row]
+        assert shaping is not None and shaping.constraint is not None
+        shaping.constraint.mask(bits[place])
+    allowed = np.unpackbits(bits.view(np.uint8), axis=1, count=vocab, bitorder="little")
+    for place, row in enumerate(masked):
+        forbidden = torch.from_numpy(allowed[place] == 0).to(logits.device)
+        logits[row].masked_fill_(forbidden, float("-inf"))

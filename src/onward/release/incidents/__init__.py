@@ -1,0 +1,1 @@
+"""Incidents: what a rolled-back candidate failed at, with a cause and a recommendation by rule."""

@@ -1,0 +1,145 @@
+"""The way of a training request from a program or a person to the trainer.
+
+What the envelope lacks is filled in; the request is checked as a message's is, published, and then awaited in
+the job table, whose record decides: the trainer alone writes it.
+
+Invariants: the same id and the same words are one job, however often they come, and whatever was filled in.
+An id with other words is a conflict.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any
+
+from onward.bus import Bus
+from onward.clock import Clock, utc_text
+from onward.contracts import TrainingRequest, encode, subjects
+from onward.contracts.codec import canonical_json, validate
+from onward.contracts.training import ControlRequest
+from onward.errors import ConflictError, ContractError, OnwardError
+from onward.ids import check_id, new_id
+from onward.training.role.job_table import JobRecord, JobTable
+from onward.training.spec import request
+
+TAKEN_SECONDS = 5.0
+"""Time in which a trainer that runs has recorded a request."""
+LOOK_SECONDS = 0.05
+_ENVELOPE = ("timestamp", "requester", "trigger_reason")
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """A request that is stored for good. ``record`` is None while no trainer has taken it."""
+
+    request: TrainingRequest | ControlRequest
+    record: JobRecord | None
+    created: bool
+
+    def taken(self) -> JobRecord:
+        """Returns the job's record. Raises OnwardError while there is none, and for a job that failed at once
+        because it cannot run here."""
+        if self.record is None:
+            raise OnwardError(
+                f"Job {self.request.training_job_id} is stored, but no trainer has taken it yet: start one "
+                f"('onward run trainer')."
+            )
+        if self.record.state == "failed" and not self.record.attempt and self.record.error is not None:
+            raise OnwardError(f"Job {self.record.job_id} failed at once. {self.record.error.message}")
+        return self.record
+
+
+def filled(document: dict[str, Any], requester: str, now: str, job_id: str | None = None) -> dict[str, Any]:
+    """Returns ``document`` as a whole request: what it lacks of the envelope is added.
+
+    A document with ``algorithm`` at its top level is a training configuration alone. Raises ContractError for
+    an id that cannot be one.
+    """
+    document = _with_configuration(document)
+    given = document.get("training_job_id", job_id)
+    whole = {"timestamp": now, "requester": requester, "trigger_reason": "manual", **document}
+    whole["training_job_id"] = check_id(given, "Job id") if isinstance(given, str) else given or new_id()
+    return whole
+
+
+def _with_configuration(document: dict[str, Any]) -> dict[str, Any]:
+    """Returns a training configuration alone as part of a request, and a request as it is."""
+    if "training_config" not in document and "algorithm" in document:
+        return {"training_config": document}
+    return document
+
+
+async def submit(
+    bus: Bus, clock: Clock, document: dict[str, Any], *, requester: str, job_id: str | None = None
+) -> Submitted:
+    """Publishes a request and waits until the trainer recorded it, a few seconds at most. ``job_id``: for a
+    document without one.
+
+    Raises ContractError for a request that no trainer would record, ConflictError for an id that belongs to
+    another request, BusError.
+    """
+    asked = checked(filled(document, requester, utc_text(clock.now()), job_id))
+    table = JobTable(bus.bucket("rl_jobs"), clock)
+    known = await find(table, asked.training_job_id)
+    if known is not None:
+        return _same(known, document, asked)
+    words = hashlib.sha256(canonical_json(document)).hexdigest()[:16]
+    await bus.publish(
+        subjects.TRAINING_REQUEST, encode(asked), msg_id=f"{asked.training_job_id}:{words}"
+    )  # the same words again are dropped by the stream
+    known = await _taken(table, clock, asked.training_job_id)
+    return Submitted(asked, None, True) if known is None else _same(known, document, asked)
+
+
+async def submit_again(bus: Bus, clock: Clock, job_id: str, new_id: str) -> Submitted:
+    """Publishes the request of a job that failed or was cancelled, as that of job ``new_id``, and waits like
+    ``submit``. Raises IllegalTransitionError for a job in another state, ContractError, BusError."""
+    table = JobTable(bus.bucket("rl_jobs"), clock)
+    asked = await table.request_again(job_id, new_id)
+    subject = subjects.TRAINING_CONTROL
+    if isinstance(asked, TrainingRequest):
+        request.refuse_operators_rights(asked)
+        subject = subjects.TRAINING_REQUEST
+    await bus.publish(subject, encode(asked), msg_id=f"{new_id}:again")
+    return Submitted(asked, await _taken(table, clock, new_id), True)
+
+
+async def _taken(table: JobTable, clock: Clock, job_id: str) -> JobRecord | None:
+    """Waits until a trainer has recorded a job. Returns None after a few seconds without one."""
+    until = clock.monotonic() + TAKEN_SECONDS
+    while clock.monotonic() < until:
+        known = await find(table, job_id)
+        if known is not None and known.number:  # else its record is being made
+            return known
+        await clock.sleep(LOOK_SECONDS)
+    return None
+
+
+def checked(whole: dict[str, Any]) -> TrainingRequest:
+    """Returns a whole request as a message. Raises ContractError for one that no trainer would record."""
+    asked = validate(whole, TrainingRequest)
+    request.refuse_operators_rights(asked)
+    return asked
+
+
+async def find(table: JobTable, job_id: str) -> JobRecord | None:
+    """Returns a job, or None if there is none. Raises ContractError for one that cannot be read."""
+    try:
+        return (await table.get(job_id))[0]
+    except ContractError as error:
+        if error.reason != "unknown_job":
+            raise
+    return None
+
+
+def _same(record: JobRecord, document: dict[str, Any], asked: TrainingRequest) -> Submitted:
+    """Returns the job of a request that came before. Raises ConflictError for a request with other words."""
+    envelope = {name: record.request[name] for name in _ENVELOPE if name in record.request}
+    whole = {**envelope, **_with_configuration(document), "training_job_id": record.job_id}
+    again = validate(whole, TrainingRequest)
+    if hashlib.sha256(encode(again)).hexdigest() != record.request_sha256:
+        raise ConflictError(
+            f"Job id {record.job_id} belongs to a different request: send a new id, or leave it out."
+        )
+    return Submitted(asked, record, encode(asked) == encode(validate(record.request, TrainingRequest)))
