@@ -26,6 +26,15 @@ def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
+def _umask_as_before() -> Iterator[None]:
+    """Restores the umask, which every command sets for its whole process."""
+    before = os.umask(0o022)
+    os.umask(before)
+    yield
+    os.umask(before)
+
+
+@pytest.fixture(autouse=True)
 def _logging_as_before() -> Iterator[None]:
     """Removes what a command set up for logging: its stream is closed once its output was read, and its level
     would hide the lines that later tests look for."""

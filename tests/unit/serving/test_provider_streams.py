@@ -12,7 +12,7 @@ import pytest
 from onward.clock import ManualClock
 from onward.config import ProviderSettings
 from onward.http.app import HttpError
-from onward.serving.providers import proxy
+from onward.serving.http import proxy
 from onward.serving.providers.upstream import Upstream
 
 

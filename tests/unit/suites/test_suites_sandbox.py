@@ -24,11 +24,16 @@ LIBC = "import ctypes\nlibc = ctypes.CDLL(None, use_errno=True)\n"
 
 @pytest.fixture
 def open_folder() -> Iterator[Path]:
-    """Folder that every user can read, outside of pytest's, which each pytest process closes to others."""
-    with tempfile.TemporaryDirectory(dir="/tmp") as made:
-        folder = Path(made)
-        folder.chmod(0o755)
-        yield folder
+    """Folder that every user can read, outside of pytest's, which each pytest process closes to others. The umask is
+    the usual one: a command that ran in this process before has left 0o077."""
+    before = os.umask(0o022)
+    try:
+        with tempfile.TemporaryDirectory(dir="/tmp") as made:
+            folder = Path(made)
+            folder.chmod(0o755)
+            yield folder
+    finally:
+        os.umask(before)
 
 
 @pytest.fixture
