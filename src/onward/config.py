@@ -612,7 +612,10 @@ class ReleaseSettings(_Section):
     """Total false-rollback budget of all gates together."""
     error_ceiling: float = Field(0.05, gt=0, lt=1)
     reward_margin: float = Field(0.05, ge=0, lt=1)
-    """Tolerated drop of the mean outcome (ROLLBACK_REWARD_THRESHOLD, sign dropped)."""
+    """Tolerated drop of the mean reward (ROLLBACK_REWARD_THRESHOLD, sign dropped)."""
+    reward_signal: Literal["raw_total", "outcome"] = "raw_total"
+    """Number that the reward gate judges: the raw total of a session's reward where it is known and the
+    outcome elsewhere, or the outcome alone. Both are from 0 to 1."""
     error_maturity_seconds: float = Field(30, ge=0)
     reward_maturity_seconds: float = Field(120, ge=0)
     lost_after_seconds: float = Field(600, gt=0)
@@ -645,6 +648,9 @@ class ReleaseSettings(_Section):
     """Minutes between two checks of the limits; each reads the last 30 minutes."""
     consecutive: int = Field(1, ge=1, le=12)
     """Checks in a row that must break a limit (gates = "threshold" alone)."""
+    threshold_sessions: int = Field(20, ge=1)
+    """Least sessions of an arm in a window of the threshold rule: with fewer it counts neither as broken nor
+    as passed."""
     canary_ramp_hours: float = Field(4.0, gt=0)
     """Hours of the ramp (CANARY_RAMP_HOURS); scales ``step_minutes`` by n/4."""
 

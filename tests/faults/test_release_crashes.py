@@ -6,7 +6,8 @@ from datetime import datetime
 import pytest
 from release_world import Crash, Policy, World
 
-from onward.release.evidence.evidence import Evidence, GateRules, parse
+from onward.release.evidence.event import parse
+from onward.release.evidence.evidence import Evidence, GateRules
 
 QUICK = {
     "steps": [0.25, 0.5, 1.0], "step_minutes": [60, 60, 0], "min_sessions": [3, 12, 0], "time_scale": 0.0005,

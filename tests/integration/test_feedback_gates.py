@@ -14,7 +14,8 @@ from onward.config import ReleaseSettings
 from onward.contracts import Feedback, encode, subjects, validate
 from onward.feedback.tokens import Subject, TokenKeys, TokenRefusedError
 from onward.ids import new_id
-from onward.release.evidence.evidence import Evidence, GateRules, parse
+from onward.release.evidence.event import parse
+from onward.release.evidence.evidence import Evidence, GateRules
 from onward.reward.components.user_feedback import UserFeedback
 from onward.serving.recording.outcome_publisher import OutcomePublisher
 from onward.serving.routing.assignments import Assignments

@@ -79,6 +79,18 @@ async def test_a_failed_task_is_no_error(world):
     assert await _kinds(world) == [("s1", "reward", 0.0)]
 
 
+async def test_the_raw_total_comes_with_the_outcome_if_it_is_in_its_range(world):
+    """0 and 1 are in it. A number that another evaluator put outside of it is unknown."""
+    await world.open_release()
+    given = {"s1": 0.0, "s2": 0.625, "s3": 1.0, "s4": 1.5, "s5": -0.25, "s6": None}
+    for session, raw_total in given.items():
+        await world.ask(session)
+        await world.reward(session, release_id="r1", raw_total=raw_total)
+    await world.rewards_read()
+    found = {outcome.session_id: outcome.raw_total for outcome in await world.outcomes()}
+    assert found == {**given, "s4": None, "s5": None}
+
+
 async def test_a_false_claim_is_counted_and_the_own_record_decides(world):
     await world.open_release()
     arm = (await world.ask("s1"))["onward"]["release"]["arm"]

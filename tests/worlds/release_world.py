@@ -189,6 +189,8 @@ class Policy:
     negative: float | None = None
     mute: bool = False
     lost: float = 0.0
+    raw: tuple[float, float] | None = None
+    """Raw totals of a failed and of a successful session; None: not known."""
     failure: dict[str, Any] = field(default_factory=dict)
     """What the gateway says about its errors: error, context_tokens, domain, tool."""
 
@@ -366,6 +368,7 @@ class World:
                         "assigned_at": self.clock.now(), "timestamp": self.clock.now(), "kind": kind,
                         "value": value, "model_id": models[arm],
                         **(how.failure if kind == "error" else {}),
+                        **({"raw_total": how.raw[int(value)]} if how.raw and kind == "reward" else {}),
                     }
                 )  # fmt: skip
                 self.in_flight.append((now + late, outcome))

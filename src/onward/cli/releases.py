@@ -372,15 +372,18 @@ def _evidence(record: ReleaseRecord) -> Iterator[Any]:
     rates = [record.rates.get(arm, ArmRates()) for arm in ("candidate", "current")]
     seen = {
         "error": [rate_text(arm.errors, arm.sessions) for arm in rates],
-        "reward": [_mean(arm) for arm in rates],
+        "reward": _means(*rates),
         "feedback": [rate_text(arm.negative, arm.feedback) for arm in rates],
         "all": [BLANK, BLANK],
     }
     arms = number("candidate"), number("current")
     table = Table("gate", "what it judges", *arms, number("E"), title="Gates")
+    raw = all(arm.mean_raw_total is not None for arm in rates)
     for gate, judges in JUDGES.items():
         if gate == "all":
             table.section()
+        if gate == "reward" and raw:
+            judges = "mean raw total"
         table.add_row(gate, judges, *seen[gate], e_number(record.e_values.get(gate, 1.0)))
     yield table
     if any(arm.lost for arm in rates):
@@ -400,8 +403,14 @@ def _evidence(record: ReleaseRecord) -> Iterator[Any]:
         yield f"E that it is not worse: {support}; shown from {SUPPORT:.0f} on."
 
 
-def _mean(arm: ArmRates) -> str:
-    return "none judged yet" if arm.mean_outcome is None else f"{arm.mean_outcome:.2f} in {arm.outcomes}"
+def _means(*arms: ArmRates) -> list[str]:
+    """Returns the mean of each arm: of raw totals if both have some, else of outcomes."""
+    if all(arm.mean_raw_total is not None for arm in arms):
+        return [f"{arm.mean_raw_total:.2f} in {arm.raw_totals}" for arm in arms]
+    return [
+        "none judged yet" if arm.mean_outcome is None else f"{arm.mean_outcome:.2f} in {arm.outcomes}"
+        for arm in arms
+    ]
 
 
 def _history(record: ReleaseRecord) -> Iterator[Any]:

@@ -46,6 +46,7 @@ class SessionOutcome(Message):
         "For error and lost 1 is failed, 0 is not; for reward the judged value; "
         "for feedback 1 is negative, 0 is not."
     )
+    raw_total: Share | None = optional("Weighted sum of the reward's raw scores, for kind reward.")
     model_id: Text | None = optional("Model that served the session.")
     error: Text | None = optional(
         "Kind of failure: out_of_memory, timeout, engine or unparsable. Never the engine's own words."

@@ -128,10 +128,17 @@ def error_rates(rates: Mapping[str, ArmRates]) -> str:
 
 
 def outcome_rates(rates: Mapping[str, ArmRates]) -> str:
-    """Formats ``mean outcome 0.31 in 40 sessions, current 0.75 in 160``."""
+    """Formats ``mean raw total 0.41 in 40 sessions, current 0.63 in 160 (mean outcome 0.31, current 0.75)``;
+    ``mean outcome 0.31 in 40 sessions, current 0.75 in 160`` where raw totals are not known."""
     candidate, current = _arms(rates)
     if candidate.mean_outcome is None or current.mean_outcome is None:
         return "mean outcome: not judged on both arms yet"
+    if candidate.mean_raw_total is not None and current.mean_raw_total is not None:
+        return (
+            f"mean raw total {candidate.mean_raw_total:.2f} in {candidate.raw_totals} sessions, "
+            f"current {current.mean_raw_total:.2f} in {current.raw_totals} "
+            f"(mean outcome {candidate.mean_outcome:.2f}, current {current.mean_outcome:.2f})"
+        )
     return (
         f"mean outcome {candidate.mean_outcome:.2f} in {candidate.outcomes} sessions, "
         f"current {current.mean_outcome:.2f} in {current.outcomes}"

@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from onward.config import ReleaseSettings
 from onward.contracts import SessionOutcome, canonical_json, encode
 from onward.errors import ContractError
-from onward.release.evidence.evidence import MAX_PENDING, MAX_SEEN, Event, Evidence, GateRules, parse
+from onward.release.evidence.cohort import MAX_PENDING, MAX_SEEN
+from onward.release.evidence.event import Event, parse
+from onward.release.evidence.evidence import Evidence, GateRules
 
 SETTINGS = ReleaseSettings.model_validate({})
 MINUTE = 60_000

@@ -166,7 +166,8 @@ async def test_harm_and_an_operator_end_a_test():
 
 
 def test_evidence_of_a_test_survives_a_restart_bit_for_bit():
-    from onward.release.evidence.evidence import Event, GateRules
+    from onward.release.evidence.event import Event
+    from onward.release.evidence.evidence import GateRules
 
     rules = GateRules(0.045, 0.05, 0.05, {"error": 0, "reward": 0, "feedback": 0}, 10**9)
     whole = AbEvidence("r", rules, 0, None, 0.05)

@@ -22,9 +22,9 @@ class AbEvidence(Evidence):
 
     def _judge(self, gate: Any, key: str, unit: list[Any]) -> None:
         super()._judge(gate, key, unit)
-        _, is_b, _, value, _ = unit
         if gate == "reward":
-            self.interval.value(bool(is_b), value)
+            _, is_b, _, outcome, *_ = unit
+            self.interval.value(bool(is_b), outcome)
 
     def whole_state(self) -> dict[str, Any]:
         """Returns everything as JSON."""

@@ -10,16 +10,16 @@ clock. So a replay from the stream gives the same state bit for bit.
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import heapq
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal
 
 from onward.config import ReleaseSettings
-from onward.contracts import SessionOutcome, canonical_json, decode
-from onward.errors import ContractError
-from onward.release.evidence.gates import Gates
+from onward.contracts import canonical_json
+from onward.release.evidence.cohort import MINUTE, Cohort, short_id
+from onward.release.evidence.event import Event
+from onward.release.evidence.gates import OUTCOME, RAW_TOTAL, Gates, Scale
 from onward.release.evidence.threshold import ThresholdRule
 
 Gate = Literal["error", "reward", "feedback"]
@@ -30,70 +30,10 @@ FEEDBACK_FACTOR = 7.5
 """Feedback matures after this many reward windows: 15 minutes at the default of 2."""
 MIN_UNITS = 5
 """Minimum judged candidate sessions for a crossing to count: a guard against hidden correlation."""
-MAX_SEEN = 12_000
-"""Remembered session ids per gate. Above it, outcomes of the oldest minutes are refused. Both limits keep
-the release record below 1 MiB, the default maximum message size of a NATS server."""
-MAX_PENDING = 4_000
 MAX_FAILURES = 500
-_MINUTE = 60_000
-JUMP = _MINUTE
+JUMP = MINUTE
 """Milliseconds by which the server's stamps may fall behind the newest one before the clock counts as set
 back. Less than that is disorder between servers."""
-
-
-@dataclass(frozen=True)
-class Event:
-    """One outcome event. Times are milliseconds since the epoch; ``at`` is never after its arrival, and
-    ``stored_at`` is its arrival by the server's clock."""
-
-    sequence: int
-    session_id: str
-    release_id: str
-    candidate: bool
-    weight: float
-    assigned_at: int
-    at: int
-    kind: str
-    value: float
-    model_id: str
-    stored_at: int | None = None
-    failure: dict[str, Any] | None = None
-    """Facts about a failed session, for the incident: error, context_tokens, domain, tool."""
-
-
-def parse(sequence: int, data: bytes, stored_at_ms: int | None = None) -> Event:
-    """Reads one message of RL_OUTCOMES. Raises ContractError. ``stored_at_ms`` is the server's time of the
-    message: a gateway whose clock runs ahead must not make other sessions mature early."""
-    outcome = decode(data, SessionOutcome)
-    at = round(outcome.timestamp.timestamp() * 1000)
-    if stored_at_ms is not None:
-        at = min(at, stored_at_ms)
-    if not 0.0 < outcome.weight <= 1.0:
-        raise ContractError("schema", f"An outcome has weight {outcome.weight}: expected above 0, at most 1.")
-    return Event(
-        sequence=sequence,
-        session_id=outcome.session_id,
-        release_id=outcome.release_id or "",
-        candidate=outcome.arm == "candidate",
-        weight=float(outcome.weight),
-        assigned_at=min(at, round(outcome.assigned_at.timestamp() * 1000)),
-        at=at,
-        kind=outcome.kind,
-        value=float(outcome.value),
-        model_id=outcome.model_id or "",
-        stored_at=stored_at_ms,
-        failure=_failure(outcome) if outcome.kind in ("error", "lost") else None,
-    )
-
-
-def _failure(outcome: SessionOutcome) -> dict[str, Any]:
-    return {
-        "arm": outcome.arm,
-        "error": "lost" if outcome.kind == "lost" else outcome.error,
-        "context_tokens": outcome.context_tokens,
-        "domain": outcome.domain,
-        "tool": outcome.tool,
-    }
 
 
 @dataclass(frozen=True)
@@ -109,6 +49,10 @@ class GateRules:
     threshold_ms: int = 0
     """Milliseconds between two checks of the threshold rule; 0: the E-values decide."""
     consecutive: int = 1
+    reward_signal: Scale = OUTCOME
+    """Number that the reward gate judges where it is known; the outcome elsewhere."""
+    least_sessions: int = 0
+    """Sessions of an arm that a window of the threshold rule needs; 0: any number, as earlier versions."""
 
     @classmethod
     def from_settings(cls, settings: ReleaseSettings) -> GateRules:
@@ -125,8 +69,19 @@ class GateRules:
             maturity=maturity,
             threshold_ms=round(settings.threshold_minutes * 60_000) if settings.gates == "threshold" else 0,
             consecutive=settings.consecutive,
+            reward_signal=settings.reward_signal,
+            least_sessions=settings.threshold_sessions if settings.gates == "threshold" else 0,
             horizon=2 * (round(settings.lost_after_seconds * 1000) + max(maturity.values())),
         )
+
+    def state(self) -> dict[str, Any]:
+        """Returns the rules as JSON. A rule that an earlier version did not have is left out while it has no
+        effect, so that evidence of that version is replayed to the same bytes."""
+        state = asdict(self)
+        for name in ("reward_signal", "least_sessions"):
+            if state[name] == GateRules.__dataclass_fields__[name].default:
+                del state[name]
+        return state
 
 
 def digest_of(state: dict[str, Any]) -> str:
@@ -134,108 +89,10 @@ def digest_of(state: dict[str, Any]) -> str:
     return hashlib.sha256(canonical_json(state)).hexdigest()
 
 
-class _Cohort:
-    """Sessions of one gate: waiting to mature, or judged already (by a short hash)."""
-
-    def __init__(self) -> None:
-        self.pending: dict[str, list[Any]] = {}
-        """short id → [assigned_at, candidate, weight, value, kind]"""
-        self.order: list[tuple[int, str]] = []
-        self.seen: dict[int, set[str]] = {}
-        """Minute of assignment → short ids."""
-        self.seen_count = 0
-        self._texts: dict[int, str] = {}
-        self.floor = 0
-        self.frontier: list[int | None] = [None, None]
-        """Time of the newest assignment with an outcome, per arm (for feedback: with any outcome)."""
-
-    def advance_frontier(self, candidate: bool, assigned_at: int) -> None:
-        newest = self.frontier[candidate]
-        self.frontier[candidate] = assigned_at if newest is None else max(newest, assigned_at)
-
-    def is_judged(self, key: str) -> bool:
-        """Returns whether a session was judged. After a jump of a clock it may have been assigned in another
-        minute by its next event, so all minutes are searched."""
-        return any(key in keys for keys in self.seen.values())
-
-    def mark_judged(self, key: str, assigned_at: int) -> None:
-        minute = assigned_at // _MINUTE
-        self.seen.setdefault(minute, set()).add(key)
-        self.seen_count += 1
-        self._texts.pop(minute, None)
-
-    def await_maturity(self, key: str, unit: list[Any]) -> None:
-        self.pending[key] = unit
-        heapq.heappush(self.order, (unit[0], key))
-
-    def pop_matured(self, maturity: int, watermark: int) -> tuple[str, list[Any]] | None:
-        """Removes and returns the oldest unit if it has matured and both arms have newer ones; else None."""
-        current, candidate = self.frontier
-        if not self.order or current is None or candidate is None:
-            return None
-        assigned_at, key = self.order[0]
-        if assigned_at + maturity > watermark or assigned_at > min(current, candidate):
-            return None
-        heapq.heappop(self.order)
-        return key, self.pending.pop(key)
-
-    def prune(self, oldest: int) -> int:
-        """Closes minutes before ``oldest`` ms or beyond the limits. Returns the number of discarded units."""
-        self.floor = max(self.floor, oldest)
-        while self.seen:
-            minute = min(self.seen)
-            if (minute + 1) * _MINUTE > self.floor and self.seen_count <= MAX_SEEN:
-                break
-            self.seen_count -= len(self.seen.pop(minute))
-            self._texts.pop(minute, None)
-            self.floor = max(self.floor, (minute + 1) * _MINUTE)
-        dropped = 0
-        while len(self.order) > MAX_PENDING:
-            assigned_at, key = heapq.heappop(self.order)
-            del self.pending[key]
-            self.mark_judged(key, assigned_at)
-            dropped += 1
-        return dropped
-
-    def _text(self, minute: int) -> str:
-        """Returns the ids of a minute in one string. Only minutes that changed are joined again."""
-        if minute not in self._texts:
-            self._texts[minute] = "".join(sorted(self.seen[minute]))
-        return self._texts[minute]
-
-    def state(self) -> dict[str, Any]:
-        return {
-            "pending": {key: self.pending[key] for _, key in sorted(self.order)},
-            "seen": {str(minute): self._text(minute) for minute in sorted(self.seen)},
-            "floor": self.floor,
-            "frontier": list(self.frontier),
-        }
-
-    @classmethod
-    def from_state(cls, state: dict[str, Any]) -> _Cohort:
-        cohort = cls()
-        cohort.pending = {key: list(unit) for key, unit in state["pending"].items()}
-        cohort.order = sorted((unit[0], key) for key, unit in cohort.pending.items())
-        for minute, text in state["seen"].items():
-            cohort.seen[int(minute)] = {text[i : i + _SHORT] for i in range(0, len(text), _SHORT)}
-        cohort.seen_count = sum(len(keys) for keys in cohort.seen.values())
-        cohort.floor = state["floor"]
-        cohort.frontier = list(state["frontier"])
-        return cohort
-
-
-_SHORT = 8
-
-
-def _short(session_id: str) -> str:
-    """Returns 48 bits of a session id: among 12,000 remembered ids a false repeat has odds of 1 in 4·10⁶."""
-    digest = hashlib.blake2b(session_id.encode(), digest_size=6).digest()
-    return base64.urlsafe_b64encode(digest).decode()
-
-
-def _tally() -> dict[str, float]:
+def _tally(signal: Scale) -> dict[str, float]:
     counts = dict.fromkeys(("judged", "failed", "lost", "rewarded"), 0)
-    return {**counts, "reward_sum": 0.0, "feedback": 0, "negative": 0}
+    raw = {"raw_known": 0, "raw_sum": 0.0} if signal == RAW_TOTAL else {}
+    return {**counts, "reward_sum": 0.0, "feedback": 0, "negative": 0, **raw}
 
 
 class Evidence:
@@ -258,14 +115,18 @@ class Evidence:
         self.arrived = 0
         """Arrival of the newest event, with ``offset``."""
         self.gates = Gates(ceiling=rules.ceiling, margin=rules.margin)
-        self.cohorts: dict[str, _Cohort] = {name: _Cohort() for name in GATES}
-        self.arms: dict[str, dict[str, float]] = {arm: _tally() for arm in ARMS}
+        self.cohorts: dict[str, Cohort] = {name: Cohort() for name in GATES}
+        self.arms: dict[str, dict[str, float]] = {arm: _tally(rules.reward_signal) for arm in ARMS}
         self.ignored: dict[str, int] = {}
         self.crossing: dict[str, Any] | None = None
         self.failures: list[dict[str, Any]] = []
         """Facts about failed sessions of both arms, the first ``MAX_FAILURES``."""
         self.threshold = ThresholdRule(
-            rules.threshold_ms or 1, rules.consecutive, ceiling=rules.ceiling, margin=rules.margin
+            rules.threshold_ms or 1,
+            rules.consecutive,
+            ceiling=rules.ceiling,
+            margin=rules.margin,
+            least=rules.least_sessions,
         )
 
     def apply(self, event: Event) -> None:
@@ -331,7 +192,7 @@ class Evidence:
             self._ignore("too_late")
             return
         cohort.advance_frontier(event.candidate, event.assigned_at)
-        key = _short(event.session_id)
+        key = short_id(event.session_id)
         if cohort.is_judged(key):
             if not (gate == "error" and event.kind == "reward"):
                 self._ignore("judged_already")
@@ -339,7 +200,15 @@ class Evidence:
         unit = cohort.pending.get(key)
         if unit is None:
             cohort.await_maturity(
-                key, [event.assigned_at, int(event.candidate), event.weight, value, event.kind]
+                key,
+                [
+                    event.assigned_at,
+                    int(event.candidate),
+                    event.weight,
+                    value,
+                    event.kind,
+                    *self._raw(gate, event),
+                ],
             )
         elif bool(unit[1]) != event.candidate:
             self._ignore("two_arms")
@@ -352,6 +221,12 @@ class Evidence:
             unit[3] = value
         else:
             self._ignore("repeated")
+
+    def _raw(self, gate: Gate, event: Event) -> list[float]:
+        """Returns the raw total of a reward in a list; an empty one if it is not known or is not judged."""
+        if gate != "reward" or self.rules.reward_signal != RAW_TOTAL or event.raw_total is None:
+            return []
+        return [event.raw_total]
 
     def _settle(self) -> None:
         """Judges every unit that has matured on both arms, oldest assignment first."""
@@ -370,7 +245,7 @@ class Evidence:
                 self.ignored["overflow"] = self.ignored.get("overflow", 0) + dropped
 
     def _judge(self, gate: Gate, key: str, unit: list[Any]) -> None:
-        assigned_at, candidate, weight, value, kind = unit
+        assigned_at, candidate, weight, value, kind, *raw = unit
         tally = self.arms[ARMS[candidate]]
         if gate == "error":
             tally["judged"] += 1
@@ -382,7 +257,12 @@ class Evidence:
         elif gate == "reward":
             tally["rewarded"] += 1
             tally["reward_sum"] += value
-            self.gates.observe_reward(bool(candidate), value)
+            if raw:
+                tally["raw_known"] += 1
+                tally["raw_sum"] += raw[0]
+                self.gates.observe_reward(bool(candidate), raw[0], RAW_TOTAL)
+            else:
+                self.gates.observe_reward(bool(candidate), value)
         else:
             tally["feedback"] += 1
             tally["negative"] += value
@@ -417,12 +297,13 @@ class Evidence:
         arms = {}
         for arm in ARMS:
             tally = self.arms[arm]
-            rewarded = tally["rewarded"]
+            rewarded, raw_known = tally["rewarded"], tally.get("raw_known")
             arms[arm] = {
-                **{name: int(value) for name, value in tally.items() if name != "reward_sum"},
+                **{name: int(value) for name, value in tally.items() if not name.endswith("_sum")},
                 "matured": self.matured(arm),
                 "error_rate": tally["failed"] / tally["judged"] if tally["judged"] else None,
                 "mean_outcome": tally["reward_sum"] / rewarded if rewarded else None,
+                "mean_raw_total": tally["raw_sum"] / raw_known if raw_known else None,
             }
         return {"arms": arms, "e_values": self.gates.e_values(), "ignored": dict(self.ignored)}
 
@@ -430,7 +311,7 @@ class Evidence:
         """Returns everything as JSON, cursor included."""
         return {
             "release_id": self.release_id,
-            "rules": asdict(self.rules),
+            "rules": self.rules.state(),
             "start": self.start,
             "cursor": self.cursor,
             "models": list(self.models) if self.models else None,
@@ -456,7 +337,7 @@ class Evidence:
         evidence.watermark = state["watermark"]
         evidence.offset, evidence.arrived = state.get("offset", 0), state.get("arrived", 0)
         evidence.gates = Gates.from_state(state["gates"])
-        evidence.cohorts = {name: _Cohort.from_state(state["intakes"][name]) for name in GATES}
+        evidence.cohorts = {name: Cohort.from_state(state["intakes"][name]) for name in GATES}
         evidence.arms = {arm: dict(state["arms"][arm]) for arm in ARMS}
         evidence.ignored = dict(state["ignored"])
         evidence.crossing = state["crossing"]

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 ALTERNATIVES = tuple(math.exp(math.log(1.25) + i / 15 * math.log(40 / 1.25)) for i in range(16))
 """Rate ratios to bet on, as multiples of the ratio that the null allows."""
@@ -27,6 +27,9 @@ RATIO_ALTERNATIVES = (0.125, 0.25, 0.5, 2 / 3, 1.5, 2.0, 4.0, 8.0)
 """Odds multipliers that the sample-ratio guard bets on, in both directions."""
 WEIGHTS = {"error": 1 / 3, "reward": 4 / 9, "feedback": 2 / 9}
 """Share of the total false-alarm budget that each gate gets."""
+Scale = Literal["outcome", "raw_total"]
+OUTCOME: Scale = "outcome"
+RAW_TOTAL: Scale = "raw_total"
 ERROR_RATIO = 1.0
 FEEDBACK_RATIO = 2.0
 _LARGEST = 700.0
@@ -81,13 +84,35 @@ class CeilingGate:
         self.log_e = log_mean_exp(self.logs)
 
 
+class Block:
+    """Values since the last bet: sum and number of each arm."""
+
+    def __init__(self) -> None:
+        self.sums = [0.0, 0.0]
+        self.counts = [0, 0]
+
+    def state(self) -> dict[str, Any]:
+        return {"sums": list(self.sums), "counts": list(self.counts)}
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> Block:
+        block = cls()
+        block.sums = [float(value) for value in state["sums"]]
+        block.counts = [int(value) for value in state["counts"]]
+        return block
+
+
 class MeanGate:
-    """(C): tests that the candidate's mean outcome is more than ``margin`` below the current one's.
+    """(C): tests that the candidate's mean is more than ``margin`` below the current one's.
 
     With ``support`` it makes the opposite bet, (E): evidence that the mean has *not* fallen that far. Blocks:
     a candidate value is compared with the mean of the current values since the last block. If there is none,
     it waits; the next current value is then compared with the mean of all waiting values. Blocks are
     contemporaneous, so a drift that both arms share cancels.
+
+    Values come on two scales, both from 0 to 1: the outcome and the raw total. A block has values of one
+    scale alone, so that an arm is never compared with the other on another scale. The capital is one: each
+    block of either scale is a bet of it, and every bet is fair, so it stays an e-process.
     """
 
     def __init__(self, margin: float, *, support: bool = False) -> None:
@@ -97,22 +122,23 @@ class MeanGate:
         self._bets = [share * largest for share in MEAN_BETS]
         self.logs = [0.0] * len(MEAN_BETS)
         self.log_e = 0.0
-        self.sums = [0.0, 0.0]
-        self.counts = [0, 0]
+        self.blocks: dict[Scale, Block] = {OUTCOME: Block()}
 
-    def value(self, candidate: bool, value: float) -> None:
-        """Adds one judged outcome in [0, 1]."""
+    def value(self, candidate: bool, value: float, scale: Scale = OUTCOME) -> None:
+        """Adds one judged value in [0, 1]."""
         if not 0.0 <= value <= 1.0:
-            raise ValueError(f"An outcome is {value!r}: the mean gates take numbers from 0 to 1.")
-        self.sums[candidate] += value
-        self.counts[candidate] += 1
-        if not all(self.counts):
+            raise ValueError(f"A reward is {value!r}: the mean gates take numbers from 0 to 1.")
+        block = self.blocks.setdefault(scale, Block())
+        sums, counts = block.sums, block.counts
+        sums[candidate] += value
+        counts[candidate] += 1
+        if not all(counts):
             return
-        gap = self.sums[0] / self.counts[0] - self.sums[1] / self.counts[1] - self.margin
+        gap = sums[0] / counts[0] - sums[1] / counts[1] - self.margin
         for i, bet in enumerate(self._bets):
             self.logs[i] += math.log1p(bet * self.sign * gap)
         self.log_e = log_mean_exp(self.logs)
-        self.sums, self.counts = [0.0, 0.0], [0, 0]
+        self.blocks[scale] = Block()
 
 
 class RatioGuard:
@@ -155,10 +181,10 @@ class Gates:
         if failed:
             self.relative.failure(candidate, weight)
 
-    def observe_reward(self, candidate: bool, value: float) -> None:
-        """Adds the judged outcome of one session, in [0, 1]."""
-        self.reward.value(candidate, value)
-        self.support.value(candidate, value)
+    def observe_reward(self, candidate: bool, value: float, scale: Scale = OUTCOME) -> None:
+        """Adds the judged outcome or raw total of one session, in [0, 1]."""
+        self.reward.value(candidate, value, scale)
+        self.support.value(candidate, value, scale)
 
     def observe_feedback(self, candidate: bool, negative: bool, weight: float) -> None:
         """Adds one session's feedback."""
@@ -218,13 +244,19 @@ class Gates:
         for name in ("reward", "support"):
             gate: MeanGate = getattr(gates, name)
             _restore(gate, state[name]["logs"])
-            gate.sums = [float(value) for value in state[name]["sums"]]
-            gate.counts = [int(value) for value in state[name]["counts"]]
+            gate.blocks[OUTCOME] = Block.from_state(state[name])
+            if RAW_TOTAL in state[name]:
+                gate.blocks[RAW_TOTAL] = Block.from_state(state[name][RAW_TOTAL])
         return gates
 
 
 def _mean_state(gate: MeanGate) -> dict[str, Any]:
-    return {"logs": list(gate.logs), "sums": list(gate.sums), "counts": list(gate.counts)}
+    raw = gate.blocks.get(RAW_TOTAL)
+    return {
+        "logs": list(gate.logs),
+        **gate.blocks[OUTCOME].state(),
+        **({RAW_TOTAL: raw.state()} if raw is not None else {}),
+    }
 
 
 def _restore(gate: Any, logs: Sequence[float]) -> None:

@@ -18,7 +18,8 @@ from onward.capture import provenance
 from onward.contracts import subjects
 from onward.contracts.buckets import Assignment
 from onward.errors import BusError, ContractError
-from onward.release.evidence.evidence import Event, Evidence, parse
+from onward.release.evidence.event import Event, parse
+from onward.release.evidence.evidence import Evidence
 
 STREAM = "RL_OUTCOMES"
 BATCH = 500

@@ -19,6 +19,9 @@ class ArmRates(Piece):
     outcomes: int = 0
     """Sessions with an outcome (lost ones have none)."""
     mean_outcome: float | None = None
+    raw_totals: int = 0
+    """Sessions with a raw total. 0 if ``release.reward_signal`` is the outcome."""
+    mean_raw_total: float | None = None
     feedback: int = 0
     """Sessions with feedback."""
     negative: int = 0
@@ -51,6 +54,8 @@ def rates_of(evidence: Evidence) -> dict[str, ArmRates]:
             error_rate=told["error_rate"],
             outcomes=told["rewarded"],
             mean_outcome=told["mean_outcome"],
+            raw_totals=told.get("raw_known", 0),
+            mean_raw_total=told["mean_raw_total"],
             feedback=told["feedback"],
             negative=told["negative"],
             lost=told["lost"],

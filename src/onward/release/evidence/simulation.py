@@ -1,6 +1,7 @@
 """Simulated sessions through the gates of a release: at which of them a worse candidate is found.
 
-Pure. Outcomes are 0 or 1, and each session is judged at once.
+Pure. Outcomes are 0 or 1, and each session is judged at once. Where the rules judge raw totals, a session
+has that of the default weights: no code, no vote, usual effort.
 """
 
 from __future__ import annotations
@@ -10,7 +11,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from onward.release.evidence.evidence import MIN_UNITS, GateRules
-from onward.release.evidence.gates import Gates
+from onward.release.evidence.gates import RAW_TOTAL, Gates
+
+RAW_FAILED = 0.25 * 0.5 / 0.85
+"""Raw total of a failed session: 0.25 for feedback, whose score is 0.5, of the weights without code (0.85)."""
+RAW_SUCCEEDED = (0.40 + 0.20 * 0.5 + 0.25 * 0.5) / 0.85
 
 
 @dataclass(frozen=True)
@@ -44,7 +49,11 @@ def first_crossing(
             own = candidate if is_candidate else current
             judged += is_candidate
             gates.observe_error(is_candidate, chance.random() < own.errors, share)
-            gates.observe_reward(is_candidate, float(chance.random() < own.mean))
+            succeeded = chance.random() < own.mean
+            if rules.reward_signal == RAW_TOTAL:
+                gates.observe_reward(is_candidate, RAW_SUCCEEDED if succeeded else RAW_FAILED, RAW_TOTAL)
+            else:
+                gates.observe_reward(is_candidate, float(succeeded))
             if own.negative is not None:
                 gates.observe_feedback(is_candidate, chance.random() < own.negative, share)
             if judged >= MIN_UNITS and gates.crossed(rules.alpha):

@@ -1,48 +1,71 @@
 """Threshold rule: fixed limits on averages, read every few minutes, for who wants them in place of E-values.
 
-A window of the last checks is compared with fixed limits: more than 5 % errors, a mean outcome more than 0.05
-below the current model's, more than twice its negative feedback. Several checks in a row may be needed. The
+A window of the last checks is compared with fixed limits: more than 5 % errors, a mean reward more than 0.05
+below the current model's, more than twice its negative feedback. A window with too few sessions counts
+neither as broken nor as passed. Several checks in a row may be needed. The
 rule has no budget of false alarms: with little traffic, averages cross limits by chance.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 WINDOW_MS = 30 * 60_000
 """Milliseconds of outcomes that a check reads."""
 FEEDBACK_FACTOR = 2.0
 KINDS = ("judged", "failed", "rewarded", "reward_sum", "feedback", "negative")
+RAW_KINDS = ("raw_known", "raw_sum")
+"""Numbers of an arm whose raw totals are judged."""
 
 Tallies = Mapping[str, Mapping[str, float]]
 
 
-def broken_limits(counts: Tallies, *, ceiling: float, margin: float) -> dict[str, float]:
-    """Returns the gates whose limit is broken in ``counts`` (arm → numbers of KINDS), each with the
-    candidate's average. An arm without numbers breaks nothing: silence is no evidence."""
+class Verdicts(NamedTuple):
+    """Result of one check."""
+
+    broken: dict[str, float]
+    """Gate whose limit is broken → the candidate's average."""
+    too_few: frozenset[str]
+    """Gates with fewer sessions than a window needs: neither broken nor passed."""
+
+
+def verdicts(counts: Tallies, *, ceiling: float, margin: float, least: int = 0) -> Verdicts:
+    """Compares ``counts`` (arm → numbers of KINDS) with the limits. A gate needs ``least`` sessions of the
+    candidate, and of current too where it compares both. An arm without numbers breaks nothing: silence is no
+    evidence."""
     new, old = counts["candidate"], counts["current"]
-    broken = {}
-    if new["judged"] and new["failed"] / new["judged"] > ceiling:
+    broken: dict[str, float] = {}
+    raw_is_known = min(new.get("raw_known", 0), old.get("raw_known", 0)) >= max(1, least)
+    known, total = RAW_KINDS if raw_is_known else ("rewarded", "reward_sum")
+    sizes = {
+        "error": new["judged"],
+        "reward": min(new[known], old[known]),
+        "feedback": min(new["feedback"], old["feedback"]),
+    }
+    if sizes["error"] and new["failed"] / new["judged"] > ceiling:
         broken["error"] = new["failed"] / new["judged"]
-    if new["rewarded"] and old["rewarded"]:
-        mean = new["reward_sum"] / new["rewarded"]
-        if mean < old["reward_sum"] / old["rewarded"] - margin:
+    if sizes["reward"]:
+        mean = new[total] / new[known]
+        if mean < old[total] / old[known] - margin:
             broken["reward"] = mean
-    if new["feedback"] and old["feedback"]:
+    if sizes["feedback"]:
         rate = new["negative"] / new["feedback"]
         if rate > FEEDBACK_FACTOR * old["negative"] / old["feedback"]:
             broken["feedback"] = rate
-    return broken
+    too_few = frozenset(gate for gate, size in sizes.items() if size < least)
+    return Verdicts({gate: mean for gate, mean in broken.items() if gate not in too_few}, too_few)
 
 
 class ThresholdRule:
     """Checks the limits each ``interval`` ms of the events' own time, so that a replay decides the same."""
 
-    def __init__(self, interval: int, consecutive: int, *, ceiling: float, margin: float) -> None:
+    def __init__(
+        self, interval: int, consecutive: int, *, ceiling: float, margin: float, least: int = 0
+    ) -> None:
         self.interval = interval
         self.consecutive = consecutive
-        self._limits = {"ceiling": ceiling, "margin": margin}
+        self._ceiling, self._margin, self._least = ceiling, margin, least
         self.next_at: int | None = None
         self.snapshots: list[dict[str, dict[str, float]]] = []
         """Tallies since the start of the release at each check of the window, oldest first."""
@@ -58,11 +81,16 @@ class ThresholdRule:
             return None
         self.next_at += self.interval * (1 + (watermark - self.next_at) // self.interval)
         oldest = self.snapshots[0]
-        window = {arm: {kind: tallies[arm][kind] - oldest[arm][kind] for kind in KINDS} for arm in tallies}
+        window = {
+            arm: {kind: values[kind] - oldest[arm][kind] for kind in _kinds(values)}
+            for arm, values in tallies.items()
+        }
         self.snapshots = [*self.snapshots, _copy(tallies)][-max(1, WINDOW_MS // self.interval) :]
-        broken = broken_limits(window, **self._limits)
-        self.strikes = {gate: self.strikes.get(gate, 0) + 1 for gate in broken}
-        return next((gate for gate, count in self.strikes.items() if count >= self.consecutive), None)
+        found = verdicts(window, ceiling=self._ceiling, margin=self._margin, least=self._least)
+        kept = {gate: count for gate, count in self.strikes.items() if gate in found.too_few}
+        self.strikes = {**kept, **{gate: self.strikes.get(gate, 0) + 1 for gate in found.broken}}
+        enough = (gate for gate in found.broken if self.strikes[gate] >= self.consecutive)
+        return next(enough, None)
 
     def state(self) -> dict[str, Any]:
         return {"next_at": self.next_at, "snapshots": self.snapshots, "strikes": dict(self.strikes)}
@@ -74,4 +102,8 @@ class ThresholdRule:
 
 
 def _copy(tallies: Tallies) -> dict[str, dict[str, float]]:
-    return {arm: {kind: values[kind] for kind in KINDS} for arm, values in tallies.items()}
+    return {arm: {kind: values[kind] for kind in _kinds(values)} for arm, values in tallies.items()}
+
+
+def _kinds(values: Mapping[str, float]) -> tuple[str, ...]:
+    return (*KINDS, *RAW_KINDS) if "raw_known" in values else KINDS

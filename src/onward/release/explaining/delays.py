@@ -19,7 +19,7 @@ from onward.files import write_whole
 from onward.release.evidence.evidence import GateRules
 from onward.release.evidence.simulation import Behaviour, first_crossing
 
-VERSION = 1
+VERSION = 2
 RUNS = 15
 MOST_SESSIONS = 4_000
 """Sessions of one run. What is found later counts as not found."""

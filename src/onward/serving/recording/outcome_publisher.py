@@ -208,7 +208,8 @@ class OutcomePublisher:
         if judged.unparsable:
             failure = Failure("unparsable", domain=reward.metadata.task_type)
             await self._publish(assignment, "error", 1.0, failure=failure)
-        await self._publish(assignment, "reward", 1.0 if judged.success else 0.0)
+        value = 1.0 if judged.success else 0.0
+        await self._publish(assignment, "reward", value, raw_total=_unit(reward.metadata.raw_total))
 
     def _is_foreign(self, reward: Reward, assignment: Assignment) -> bool:
         """Returns whether the reward belongs to an earlier release of the session. A claim that fits neither
@@ -233,6 +234,7 @@ class OutcomePublisher:
         at: datetime | None = None,
         vote: str | None = None,
         failure: Failure = UNKNOWN_FAILURE,
+        raw_total: float | None = None,
     ) -> None:
         """Publishes an outcome. ``at`` is its time (None: now). ``vote`` is the id of a vote, of which a
         session may have several."""
@@ -251,6 +253,7 @@ class OutcomePublisher:
             timestamp=at or self._clock.now(),
             kind=kind,
             value=value,
+            raw_total=raw_total,
             model_id=assignment.model_id,
             error=failure.error,
             context_tokens=failure.context_tokens,
@@ -409,3 +412,9 @@ class OutcomePublisher:
         if release != self._release:
             self._release = release
             self._waiting = {}
+
+
+def _unit(raw_total: float | None) -> float | None:
+    """Returns the raw total if it is in its range, from 0 to 1. Another evaluator's number may not be: it is
+    unknown then, and the gates judge the outcome."""
+    return raw_total if raw_total is not None and 0.0 <= raw_total <= 1.0 else None
