@@ -74,6 +74,7 @@ class MemoryBus:
         self.world = world
         self.buckets: dict[str, MemoryBucket] = {}
         self.published: dict[str, tuple[str, bytes]] = {}
+        self.notified: list[tuple[str, bytes]] = []
         self.unreadable = NoStandIns()
 
     def bucket(self, name: str) -> MemoryBucket:
@@ -83,6 +84,9 @@ class MemoryBus:
         with self.world.write(f"publish/{subject}"):
             known = self.published.setdefault(msg_id, (subject, data))
             assert known == (subject, data), "one message id for two messages"
+
+    async def notify(self, subject: str, data: bytes) -> None:
+        self.notified.append((subject, data))
 
 
 class FakeAlerts:

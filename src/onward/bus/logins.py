@@ -166,7 +166,7 @@ _OWN: dict[str, Rights] = {
         (subjects.TRAINING_STATUS_REQUEST,),
         answers=True,
     ),
-    "releaser": Rights((subjects.MODEL_DEPLOYED, *_reader("RL_OUTCOMES", "*"))),
+    "releaser": Rights((subjects.MODEL_DEPLOYED, subjects.REPORT, *_reader("RL_OUTCOMES", "*"))),
     "gateway": Rights(
         (
             subjects.TRAJECTORY,

@@ -6,6 +6,7 @@ entries, the same desired state and the same message ids.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 from typing import Any
 
@@ -13,7 +14,7 @@ from onward.clock import utc_text
 from onward.context import Context
 from onward.contracts import canonical_json, subjects
 from onward.contracts.buckets import Desired, DesiredArm, DesiredRoutes, GatewayReport
-from onward.errors import ContractError
+from onward.errors import BusError, ContractError
 from onward.release import rollback
 from onward.release.plan import State
 from onward.release.record import Model, ReleaseRecord, Releases, alert
@@ -145,8 +146,16 @@ class Effects:
             )
             crashpoint("release.event.after")
             self._ctx.metrics.model_deployments.labels(status=document["metadata"]["event"]).inc()
+        elif item["type"] == "report":
+            await self._report(item["message"])
         else:
             await self._ctx.alerts.raise_(item["kind"], item["message"], item["severity"], **item["facts"])
+
+    async def _report(self, message: str) -> None:
+        """Reports to the superior agent. It may be lost, like an alert."""
+        body = {"message": message, "timestamp": utc_text(self._ctx.clock.now())}
+        with contextlib.suppress(BusError):
+            await self._ctx.bus.notify(subjects.REPORT, canonical_json(body))
 
     def _show_traffic(self, arms: Iterable[DesiredArm], before: Iterable[DesiredArm]) -> None:
         gauge = self._ctx.metrics.model_traffic

@@ -16,7 +16,7 @@ from onward.release.evidence.evidence import Evidence, GateRules
 from onward.release.evidence.rates import step_counts
 from onward.release.plan import State
 from onward.release.power import words as power_words
-from onward.release.record import NOT_HELD, Model, ReleaseRecord, alert
+from onward.release.record import NOT_HELD, Model, ReleaseRecord, alert, report
 
 HOLD_WORDS = {
     "silence": "no known outcome of either arm has come in: holding, neither back nor on",
@@ -85,7 +85,8 @@ def start_traffic(
         started_at=inputs.text,
     )
     document = events.candidate_serves(started, inputs.settings, inputs.endpoint, inputs.at)
-    return started.with_outbox(events.outbox_item(document))
+    told = report(wording.deployed(started), release_id=started.release_id)
+    return started.with_outbox(events.outbox_item(document), told)
 
 
 def enter_step(record: ReleaseRecord, step: int, why: str, inputs: MoveInputs) -> ReleaseRecord:

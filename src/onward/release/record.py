@@ -238,6 +238,12 @@ def alert(kind: str, message: str, severity: str = "warning", **facts: Any) -> d
     return {"type": "alert", "kind": kind, "message": message, "severity": severity, "facts": facts}
 
 
+def report(message: str, **facts: Any) -> dict[str, Any]:
+    """Returns an outbox item that is reported to the superior agent. It has the fields of an alert, which an
+    earlier version makes of it."""
+    return {**alert("release_started", message, **facts), "type": "report"}
+
+
 class Releases:
     """Typed access to buckets ``rl_releases`` and ``rl_models``."""
 

@@ -218,6 +218,18 @@ def why_promoted(record: ReleaseRecord) -> str:
     return "; ".join([*parts, safety] if safety else parts)
 
 
+def deployed(record: ReleaseRecord) -> str:
+    """Formats ``Model agent-zero-rl-v2.4 deployed, +4% performance improvement, canary rollout in progress``.
+    The percentage is of the current model's mean outcome in the validation."""
+    found = record.validation or {}
+    current, better = found.get("current"), found.get("improvement", 0.0)
+    measured = str(found.get("verdict") or "not validated")
+    if current and measured in ("passed", "not shown"):
+        measured = f"{better / current:+.0%} performance {'improvement' if better >= 0 else 'change'}"
+    strategy = record.schedule.strategy.replace("_", "-")
+    return f"Model {record.candidate.model_id} deployed, {measured}, {strategy} rollout in progress"
+
+
 def what_happened(record: ReleaseRecord) -> str:
     """Describes a release in one sentence, finished or not."""
     name, reason = record.candidate.model_id, record.reason or "no reason was stored"

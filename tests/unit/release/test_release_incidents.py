@@ -4,7 +4,7 @@ import pytest
 from release_world import Policy, World
 
 from onward.errors import EngineError
-from onward.release.evidence.threshold import ThresholdRule, broken_limits
+from onward.release.evidence.threshold import ThresholdRule, verdicts
 from onward.release.incidents import report
 from onward.release.plan import State
 from onward.serving.recording.failures import failure_of
@@ -105,7 +105,39 @@ def counts(**candidate: float) -> dict[str, dict[str, float]]:
     ],
 )
 def test_the_seeds_limits_at_each_border(candidate, broken):
-    assert broken_limits(counts(**candidate), ceiling=0.05, margin=0.05) == broken
+    assert verdicts(counts(**candidate), ceiling=0.05, margin=0.05).broken == broken
+
+
+@pytest.mark.parametrize(
+    ("candidate", "current", "broken", "too_few"),
+    [
+        ({"judged": 20, "failed": 2}, {}, {"error": 0.1}, set()),
+        ({"judged": 19, "failed": 19}, {}, {}, {"error"}),
+        ({}, {"judged": 0, "failed": 0}, {}, set()),  # the limit of errors is the candidate's alone
+        ({"rewarded": 19, "reward_sum": 0}, {}, {}, {"reward"}),
+        ({"reward_sum": 0}, {"rewarded": 19, "reward_sum": 19}, {}, {"reward"}),
+        ({"feedback": 19, "negative": 19}, {}, {}, {"feedback"}),
+        # Raw totals decide where both arms have enough of them: 0.60 against 0.70, outcomes alike.
+        ({"raw_known": 20, "raw_sum": 12.0}, {"raw_known": 20, "raw_sum": 14.0}, {"reward": 0.6}, set()),
+        ({"raw_known": 19, "raw_sum": 0.0}, {"raw_known": 20, "raw_sum": 14.0}, {}, set()),
+    ],
+)
+def test_a_window_with_too_few_sessions_is_neither_broken_nor_passed(candidate, current, broken, too_few):
+    given = counts(**candidate)
+    given["current"] |= current
+    found = verdicts(given, ceiling=0.05, margin=0.05, least=20)
+    assert (found.broken, found.too_few) == (broken, too_few)
+
+
+def test_a_window_with_too_few_sessions_leaves_the_count_of_broken_checks():
+    """Windows begin at the first look, so the numbers given here are those of each window."""
+    rule = ThresholdRule(300_000, 2, ceiling=0.05, margin=0.05, least=20)
+    zero = counts(**dict.fromkeys(counts()["candidate"], 0))
+    zero["current"] = dict(zero["candidate"])
+    assert rule.check(0, zero) is None
+    assert rule.check(300_000, counts(failed=50)) is None and rule.strikes == {"error": 1}
+    assert rule.check(600_000, counts(judged=10, failed=0)) is None and rule.strikes == {"error": 1}
+    assert rule.check(900_000, counts(failed=50)) == "error"
 
 
 def test_a_good_check_between_starts_the_count_anew_and_a_restart_does_not():

@@ -46,6 +46,27 @@ async def test_each_decision_is_recomputed_to_the_same_bytes(policy: Policy, end
     assert traffic[0].e_values["all"] == pytest.approx(1.0)  # before the first outcome
 
 
+async def test_a_crossing_of_the_threshold_rule_is_recomputed_and_a_changed_outcome_is_named():
+    world = World(3, **FAST, gates="threshold", threshold_minutes=1, consecutive=2, threshold_sessions=5)
+    await world.install()
+    world.policies["candidate"] = Policy(error=0.6, success=1.0, raw=(0.1, 0.9))
+    world.policies["current"] = Policy(success=1.0, raw=(0.1, 0.9))
+    await world.job("j1", "d1")
+    await world.run(2)
+    await world.until(lambda: world.record.settled)
+    record = world.record
+    assert record.state is State.ROLLED_BACK and "in 2 checks in a row, 1 minutes apart" in record.reason
+    assert record.evidence["threshold"]["strikes"]["error"] == 2
+    found = await replay(record, world.stream)
+    assert found.difference is None and found.decisions[-1].same
+    for number, message in enumerate(world.stream.messages):
+        told = json.loads(message.data)
+        if told["arm"] == "candidate" and told["kind"] == "error":
+            data = json.dumps(told | {"value": 0.0}).encode()
+            world.stream.messages[number] = Stored(message.sequence, data, message.stored_at)
+    assert ((await replay(record, world.stream)).difference or "").startswith("decision ")
+
+
 async def test_an_outcome_that_was_changed_afterwards_is_found_and_named():
     world = await finished(Policy(error=0.6))
     for number, message in enumerate(world.stream.messages):
