@@ -92,6 +92,15 @@ async def test_the_first_page_says_what_is_where_and_every_link_leads_somewhere(
         said = "agent-zero-rl-v1 (current) serves 90% of new sessions, &lt;v2&gt; (candidate) serves 10%."
         assert said in text
         assert "Next training job: 7 of 5,000" in text
+        model = {"adapter_digest": "d", "object_prefix": "p", "training_job_id": "j"}
+        release = {
+            "release_id": "r1", "created_at": "2026-01-05T18:00:00.000Z", "state": "promoted", "epoch": 1,
+            "updated_at": "2026-01-05T18:00:00.000Z", "job_id": "j", "current": {**model, "model_id": "v1"},
+            "candidate": {**model, "model_id": "<v2>"}, "validation": {"verdict": "not validated"},
+        }  # fmt: skip
+        await bus.bucket("rl_releases").put("release.r1", json.dumps(release).encode())
+        text = (await client.get("/")).text
+        assert "<th scope=row>last release</th><td>&lt;v2&gt;: promoted, not validated</td>" in text
         await bus.bucket("rl_control").put("learning", b'{"paused": true}')
         assert "No next training job: learning is paused" in (await client.get("/")).text
 

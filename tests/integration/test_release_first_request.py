@@ -69,7 +69,8 @@ async def test_the_first_request_reaches_the_candidate_after_its_validation_pass
     states = {line["state"]: read_time(line["at"]) for line in record.history}
     passed = states["ramping"]  # the decision that reads the verdict
     assert states["validating"] <= passed <= answered
+    seconds = (answered - passed).total_seconds()
     print(
-        f"validation passed to the first answer of the candidate: {(answered - passed).total_seconds():.2f} s, "
+        f"validation passed to the first answer of the candidate: {seconds:.2f} s, "
         f"{number + 1} sessions at {record.schedule.steps[0].share:.0%}"
     )

@@ -22,7 +22,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse, Response
 
 from onward.api.feedback import FeedbackApi
-from onward.api.status import STATUS_SECONDS, next_sentence, serving_sentence
+from onward.api.status import STATUS_SECONDS, next_sentence, release_in_short, serving_sentence
 from onward.bus import read_document
 from onward.bus.documents import is_learning_paused
 from onward.config import HttpSettings
@@ -32,6 +32,7 @@ from onward.coordinator.coordinator import rewarded_since_snapshot
 from onward.errors import BusError, WarehouseError
 from onward.http import open_calls
 from onward.http.app import authorize
+from onward.release.record import Releases
 from onward.training.role.job_table import JobTable
 
 WEB = resources.files("onward") / "web"
@@ -124,6 +125,8 @@ async def _now(ctx: Context) -> list[tuple[str, str]]:
         async with asyncio.timeout(STATUS_SECONDS):
             desired = await read_document(ctx.bus, DesiredRoutes)
             paused = await is_learning_paused(ctx.bus)
+            releases = Releases(ctx.bus.bucket("rl_releases"), ctx.bus.bucket("rl_models"), ctx.clock)
+            released = await releases.all()
             jobs = [job for job, _ in await JobTable(ctx.bus.bucket("rl_jobs"), ctx.clock).all()]
             rewarded = await rewarded_since_snapshot(ctx.bus, ctx.warehouse)
     except (BusError, WarehouseError, TimeoutError):  # its text may have an address
@@ -131,7 +134,11 @@ async def _now(ctx: Context) -> list[tuple[str, str]]:
     counted = {"rewarded": rewarded, "threshold": ctx.settings.training.threshold}
     serving, following = serving_sentence(desired), next_sentence(counted, jobs, paused)
     missing = [part for part, ready in ctx.ready.items() if ready is not True]
-    rows = [("serves", html.escape(serving)), ("comes next", html.escape(following))]
+    rows = [
+        ("serves", html.escape(serving)),
+        ("last release", html.escape(release_in_short(released))),
+        ("comes next", html.escape(following)),
+    ]
     return rows + ([("not ready", html.escape(", ".join(missing)))] if missing else [])
 
 

@@ -35,7 +35,7 @@ from onward.errors import OnwardError
 from onward.health.disk import room_now
 from onward.health.readiness import answers_within
 from onward.release.record import ReleaseRecord, Releases
-from onward.release.wording import what_happened
+from onward.release.wording import needed_evidence, validation_words, what_happened
 from onward.training.role.job_table import JobRecord, JobTable
 from onward.warehouse import Objects, Warehouse, queries, reward_queries
 
@@ -144,6 +144,8 @@ async def collect(bus: Bus, warehouse: Warehouse, settings: Settings, clock: Clo
                 "rates": {arm: rates.model_dump() for arm, rates in release.rates.items()},
                 "reason": release.reason or release.why_held,
                 "reason_code": release.reason_code,
+                "validation": validation_words(release),
+                "evidence_needed": needed_evidence(release),
             }
             for release in releases[-NEWEST:]
         ],
@@ -187,7 +189,20 @@ def next_sentence(next_job: dict[str, Any], jobs: list[JobRecord], paused: bool)
 
 def release_sentence(releases: list[ReleaseRecord]) -> str:
     """Describes the newest release."""
-    return f"Last release: {what_happened(releases[-1])}" if releases else "Last release: none yet."
+    if not releases:
+        return "Last release: none yet."
+    validated = validation_words(releases[-1])
+    return f"Last release: {what_happened(releases[-1])}{validated and f' ({validated})'}"
+
+
+def release_in_short(releases: list[ReleaseRecord]) -> str:
+    """Describes the newest release without its reason, which may have a path of this machine."""
+    if not releases:
+        return "none yet"
+    newest = releases[-1]
+    words = f"{newest.candidate.model_id}: {str(newest.state).replace('_', ' ')}"
+    validated = validation_words(newest)
+    return f"{words}, {validated}" if validated else words
 
 
 async def _streams(bus: Bus) -> list[dict[str, Any]]:

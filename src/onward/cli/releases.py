@@ -2,36 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.text import Text
 
 from onward import host
 from onward.cli import ConfigFile, DataDir, app, load_settings, renamed, run_async
 from onward.cli.help import Commands
-from onward.cli.output import AsJson, Table, facts, ident, number, plain, print_json, print_text
-from onward.cli.suite_tables import lost_items, suite_table
+from onward.cli.output import AsJson, print_json, print_text
+from onward.cli.release_tables import list_table, show_release
 from onward.clock import SystemClock
 from onward.contracts.buckets import COMMANDS
 from onward.errors import NotFoundError
 from onward.release.commands import ANSWERS, send_command
-from onward.release.evidence.rates import ArmRates
-from onward.release.incidents.report import sentence
-from onward.release.plan import SUPPORT, State
-from onward.release.power import words as power_words
 from onward.release.record import ReleaseRecord, Releases
-from onward.release.wording import (
-    e_number,
-    evidence_words,
-    probability,
-    rate_text,
-    safety_counts,
-    suite_counts,
-    what_happened,
-)
+from onward.release.wording import what_happened
 
 releases_app = Commands(
     help="""What was released and why not; what the release that is under way shall do.
@@ -225,203 +212,3 @@ release_app.command(name="approve")(approve)
 release_app.command(name="refuse")(refuse)
 for _name in (name for name in COMMANDS if name not in ANSWERS):
     renamed.keep_old_name(release_app, f"release {_name}", _with_option(_name))
-
-
-JUDGES = {
-    "error": "failed sessions",
-    "reward": "mean outcome",
-    "feedback": "negative feedback",
-    "all": "the three together",
-}
-"""Gate → the quantity that it compares."""
-BEFORE_TRAFFIC = (State.PROPOSED, State.VALIDATING, State.WAITING, State.REJECTED, State.SHADOWED)
-BLANK = Text("")
-
-
-def list_table(records: list[ReleaseRecord]) -> Table:
-    """Builds a table with one row per release."""
-    table = Table(ident("candidate"), ident("begun"), "state", "why", empty="no release yet")
-    for record in records:
-        table.add_row(
-            record.candidate.model_id,
-            _minute(record.created_at),
-            str(record.state),
-            _why(record),
-        )
-    return table
-
-
-def _why(record: ReleaseRecord) -> str | None:
-    """Returns the validation's verdict and the reason. Without a column of its own for the verdict, the table
-    fits into 80 columns."""
-    verdict = (record.validation or {}).get("verdict")
-    words = (f"validation: {verdict}" if verdict else None, record.reason or record.why_held)
-    return "; ".join(filter(None, words)) or None
-
-
-def show_release(record: ReleaseRecord) -> None:
-    """Prints one release: facts, validation, checks, evidence and history."""
-    print_text(plain(what_happened(record)), "", _facts(record))
-    for part in (_validation, _checks, _answers, _start, _evidence, _incident, _history):
-        found = list(part(record))
-        if found:
-            print_text("", *found)
-    if record.serving:
-        print_text("", "A session is judged when both arms have newer ones too: keep sessions coming.")
-
-
-def _facts(record: ReleaseRecord) -> Table:
-    values = {
-        "id": record.release_id,
-        "state": str(record.state),
-        "candidate": record.candidate.model_id,
-        "its adapter": record.candidate.adapter_digest,
-        "current": record.current.model_id,
-        "its job": f"{record.job_id}, epoch {record.epoch}",
-        "begun": record.created_at,
-        "first traffic": record.started_at,
-        "held since": record.held_since,
-        "ended": record.closed_at,
-        "zero verified": record.verified_zero_at,
-    }
-    return facts({name: value for name, value in values.items() if value is not None}, title="Release")
-
-
-def _summary(record: ReleaseRecord) -> dict[str, Any]:
-    return (record.validation or {}).get("summary") or {}
-
-
-def _validation(record: ReleaseRecord) -> Iterator[Any]:
-    summary = _summary(record)
-    verdict = (record.validation or {}).get("verdict")
-    if "skipped" in summary:
-        yield f"Validation: {verdict or 'skipped'}; {plain(summary['skipped'])}."
-    if summary.get("suites"):
-        yield suite_table(summary)
-        yield from lost_items(summary)
-        yield f"Validation: {verdict}."
-    if "by_kind" not in summary:
-        return
-    title = f"Validation: {summary['suite']}, success by kind"
-    table = Table("kind of task", number("candidate"), number("current"), title=title)
-    every = f"all {summary['tasks']} tasks"  # a kind may have the name "total"
-    for kind, rates in (*summary["by_kind"].items(), (every, summary)):
-        table.add_row(kind, f"{rates['candidate']:.2f}", f"{rates['current']:.2f}")
-    yield table
-    yield f"All {summary['tasks']} tasks: {suite_counts(summary)}."
-    not_run = (record.validation or {}).get("not_run")
-    if not_run:
-        yield f"Not run: {', '.join(map(plain, not_run))}."
-
-
-def _checks(record: ReleaseRecord) -> Iterator[Any]:
-    checks = _summary(record).get("checks") or {}
-    if not checks:
-        return
-    table = Table(
-        "kind", "check", number("candidate"), number("current"), number("p"), "verdict", title="Checks passed"
-    )
-    for kind, fact in checks.items():
-        table.section()
-        for check, counts in fact.get("by_check", {}).items():
-            passed = [f"{counts[arm]} of {counts['of']}" for arm in ("candidate", "current")]
-            table.add_row(kind, check, *passed, BLANK, BLANK)
-        verdict = fact.get("verdict") or ("passed" if fact["ok"] else "failed")
-        of, p = fact["of"], probability(fact["p"]).removeprefix("p ")
-        table.add_row(kind, "all", f"{fact['passed']} of {of}", f"{fact['current']} of {of}", p, verdict)
-    yield table
-    safety = safety_counts(record.validation)
-    if safety:
-        yield f"{safety.capitalize()}."
-
-
-def _answers(record: ReleaseRecord) -> Iterator[Any]:
-    failing = [
-        (kind, one)
-        for kind, fact in (_summary(record).get("checks") or {}).items()
-        for one in fact.get("failing", ())
-    ]
-    if failing:
-        table = Table("kind", "check", "answer", title="Failing answers of the candidate")
-        for kind, one in failing:
-            table.add_row(kind, one["check_id"], one["answer"])
-        yield table
-
-
-def _start(record: ReleaseRecord) -> Iterator[Any]:
-    """Words about the start: who approved it, and what its gates can find at this traffic."""
-    if record.approval:
-        by = record.approval.get("by")
-        yield plain(
-            f"Approval: {record.approval['status']}{f' by {by}' if by else ''} "
-            f"({record.approval.get('reason') or record.approval.get('why')})."
-        )
-    if record.power:
-        yield f"Power: {power_words(record.power)} (simulated, against 1 % errors and outcome 0.75)."
-
-
-def _incident(record: ReleaseRecord) -> Iterator[Any]:
-    if record.incident:
-        yield plain(sentence(record.incident))
-        yield "'onward incidents show' says more."
-
-
-def _evidence(record: ReleaseRecord) -> Iterator[Any]:
-    if not record.rates:
-        return
-    rates = [record.rates.get(arm, ArmRates()) for arm in ("candidate", "current")]
-    seen = {
-        "error": [rate_text(arm.errors, arm.sessions) for arm in rates],
-        "reward": _means(*rates),
-        "feedback": [rate_text(arm.negative, arm.feedback) for arm in rates],
-        "all": [BLANK, BLANK],
-    }
-    arms = number("candidate"), number("current")
-    table = Table("gate", "what it judges", *arms, number("E"), title="Gates")
-    raw = all(arm.mean_raw_total is not None for arm in rates)
-    for gate, judges in JUDGES.items():
-        if gate == "all":
-            table.section()
-        if gate == "reward" and raw:
-            judges = "mean raw total"
-        table.add_row(gate, judges, *seen[gate], e_number(record.e_values.get(gate, 1.0)))
-    yield table
-    if any(arm.lost for arm in rates):
-        lost = " and ".join(str(arm.lost) for arm in rates)
-        yield f"Lost sessions, without any outcome in their time: {lost}. They end no step."
-    alpha = ((record.evidence or {}).get("rules") or {}).get("alpha")
-    if alpha:
-        decisive = record.e_values.get("all", 1.0)
-        yield (
-            f"Decisive is E of all: {e_number(decisive)}, {evidence_words(decisive, alpha)}; a candidate is "
-            f"taken back at {1 / alpha:.1f}. E is 1 without evidence, and grows if the candidate is worse."
-        )
-        yield "error: engine or transport failed, answer not readable, session lost. A failed task is none."
-        yield "feedback: sessions with a vote, and those with a negative one."
-    if "support" in record.e_values:
-        support = e_number(record.e_values["support"])
-        yield f"E that it is not worse: {support}; shown from {SUPPORT:.0f} on."
-
-
-def _means(*arms: ArmRates) -> list[str]:
-    """Returns the mean of each arm: of raw totals if both have some, else of outcomes."""
-    if all(arm.mean_raw_total is not None for arm in arms):
-        return [f"{arm.mean_raw_total:.2f} in {arm.raw_totals}" for arm in arms]
-    return [
-        "none judged yet" if arm.mean_outcome is None else f"{arm.mean_outcome:.2f} in {arm.outcomes}"
-        for arm in arms
-    ]
-
-
-def _history(record: ReleaseRecord) -> Iterator[Any]:
-    table = Table(ident("at"), "state", number("step"), "why", title="History")
-    for line in record.history:
-        stepless = record.kind == "rollback" or line["state"] in BEFORE_TRAFFIC
-        step = BLANK if stepless else line["step"] + 1
-        table.add_row(_minute(line["at"]), line["state"], step, line["why"])
-    yield table
-
-
-def _minute(text: str) -> str:
-    """Shortens ``2026-01-05T18:00:00.000Z`` to the second, for display."""
-    return text[:19].replace("T", " ")

@@ -12,7 +12,7 @@ from onward.cli.output import AsJson, Table, ident, number, plain, print_json, p
 from onward.clock import SystemClock
 from onward.health.levels import DISK_LEVELS, STREAM_LEVELS
 from onward.release.evidence.rates import ArmRates
-from onward.release.wording import e_number, error_rates
+from onward.release.wording import EVIDENCE_MEANS, error_rates, evidence_against
 from onward.reward.role.monitoring import SHARE
 
 
@@ -49,7 +49,10 @@ def show(found: dict[str, Any], endpoints: dict[str, Any]) -> None:
         print_text(plain(sentence))
     for sentence in _attention(found):
         print_text(plain(sentence), style="yellow")
-    print_text("", _releases(found["releases"]), "", _jobs(found["jobs"]))
+    print_text("", _releases(found["releases"]))
+    if any(release["rates"] for release in found["releases"]):
+        print_text(EVIDENCE_MEANS)
+    print_text("", _jobs(found["jobs"]))
     for job in found["jobs"]:
         if job["error"]:
             print_text(plain(f"Job {job['job_id']} ({job['state']}): {job['error']}"))
@@ -158,8 +161,12 @@ def _releases(releases: list[dict[str, Any]]) -> Table:
 
 
 def _evidence(release: dict[str, Any]) -> str:
-    """Returns rates and E of a release with traffic, otherwise the reason why it had none."""
+    """Returns the validation's verdict, then rates and E of a release with traffic, otherwise the reason why
+    it had none."""
     if not release["rates"]:
-        return release["reason"] or "-"
-    rates = {arm: ArmRates(**values) for arm, values in release["rates"].items()}
-    return f"{error_rates(rates)}, E {e_number(release['e_values'].get('all', 1.0))}"
+        found = release["reason"] or ""
+    else:
+        rates = {arm: ArmRates(**values) for arm, values in release["rates"].items()}
+        e_all = release["e_values"].get("all", 1.0)
+        found = f"{error_rates(rates)}, {evidence_against(e_all, release['evidence_needed'])}"
+    return "; ".join(filter(None, (release["validation"], found))) or "-"

@@ -184,6 +184,28 @@ def evidence_words(e_all: float, alpha: float) -> str:
     return "no evidence against the candidate"
 
 
+def needed_evidence(record: ReleaseRecord) -> float | None:
+    """Returns the E-value of all gates at which the candidate is rolled back; None if fixed limits decide, or
+    before the first traffic."""
+    rules = (record.evidence or {}).get("rules") or {}
+    return None if rules.get("threshold_ms") or not rules.get("alpha") else 1 / float(rules["alpha"])
+
+
+def evidence_against(e_all: float, needed: float | None) -> str:
+    """Formats ``evidence against 0.4 of 22.2 needed``; without ``needed`` it decides nothing."""
+    return f"evidence against {e_number(e_all)}" + (
+        f" of {needed:.1f} needed" if needed else ", not decisive"
+    )
+
+
+EVIDENCE_MEANS = (
+    "Evidence against a candidate is of errors, reward and feedback together. It begins at 1, falls while "
+    "the candidate does well, and decides alone: at the needed number the candidate is taken back. Safety "
+    "is decided before any traffic ('onward releases show')."
+)
+"""Meaning of ``evidence_against``, for where it is shown."""
+
+
 def over_limit(rates: Mapping[str, ArmRates], gate: str, checks: int, minutes: float) -> str:
     """Names the limit of the threshold rule that was broken, with the rates."""
     times = f"in {checks} checks in a row, {minutes:g} minutes apart" if checks > 1 else "in one check"
@@ -228,6 +250,17 @@ def deployed(record: ReleaseRecord) -> str:
         measured = f"{better / current:+.0%} performance {'improvement' if better >= 0 else 'change'}"
     strategy = record.schedule.strategy.replace("_", "-")
     return f"Model {record.candidate.model_id} deployed, {measured}, {strategy} rollout in progress"
+
+
+def validation_words(record: ReleaseRecord) -> str:
+    """Returns ``not validated``, or ``validation passed`` with another verdict in place of it. Empty before
+    the validation, and for a release that has none."""
+    if record.kind == "rollback":
+        return ""
+    verdict = (record.validation or {}).get("verdict")
+    if verdict is None:
+        return "not validated" if record.state is State.PROMOTED or record.serving else ""
+    return verdict if verdict.startswith("not validated") else f"validation {verdict}"
 
 
 def what_happened(record: ReleaseRecord) -> str:

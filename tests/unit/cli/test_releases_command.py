@@ -134,8 +134,27 @@ def test_rates_stand_beside_e_values(capsys: pytest.CaptureFixture[str]) -> None
     assert re.search(r"error +failed sessions +3 of 40 \(7.5 %\) +1 of 160 \(0.6 %\) +60\n", output)
     assert re.search(r"reward +mean outcome +0.31 in 36 +0.75 in 9 +2.5\n", output)
     assert re.search(r"feedback +negative feedback +none judged yet +none judged yet +1\n", output)
-    assert "a candidate is taken back at 22.2" in " ".join(output.split())
+    words = " ".join(output.split())
+    assert re.search(r"Decisive is E of all: evidence against \S+ of 22.2 needed, ", words)
+    assert "A candidate is taken back at 22.2." in words and "no other row decides alone" in words
     assert "E that it is not worse: 0.56; shown from 10 on." in output
+
+
+def test_raw_totals_are_named_where_they_are_judged_and_the_rule_that_decides(capsys) -> None:
+    record = taken_back()
+    rates = {
+        arm: one.model_copy(update={"raw_totals": one.outcomes, "mean_raw_total": mean})
+        for (arm, one), mean in zip(sorted(record.rates.items()), (0.41, 0.63), strict=True)
+    }
+    evidence = {
+        "rules": {"alpha": 0.045, "threshold_ms": 300_000, "consecutive": 3, "least_sessions": 20},
+        "threshold": {"strikes": {"error": 2}},
+    }
+    output = shown(capsys, record.model_copy(update={"rates": rates, "evidence": evidence}))
+    assert re.search(r"reward +mean raw total +0.41 in 36 +0.63 in 9 +2.5\n", output)
+    words = " ".join(output.split())
+    assert "Decisive are the limits of the threshold rule, not E: 3 checks in a row" in words
+    assert "Broken so far: error 2. A window with fewer than 20 sessions" in words
 
 
 def test_what_a_model_said_moves_no_cursor_and_is_no_markup(capsys: pytest.CaptureFixture[str]) -> None:

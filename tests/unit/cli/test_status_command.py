@@ -2,9 +2,10 @@
 
 import pytest
 
-from onward.api.status import next_sentence, release_sentence, serving_sentence
+from onward.api.status import next_sentence, release_in_short, release_sentence, serving_sentence
 from onward.cli.status import show
 from onward.contracts.buckets import DesiredArm, DesiredRoutes
+from onward.release.record import ReleaseRecord
 from onward.training.role.job_table import JobRecord
 
 SENTENCES = {
@@ -101,13 +102,34 @@ def test_no_table_cuts_an_id_at_80_columns(
         jobs=[{"job_id": JOB, "state": "failed", "attempt": 3, "samples": 512, "percent": 12.0,
                "error": "The child ended with code 3."}],
         releases=[{"model_id": "agent-zero-rl-v2-with-a-long-name", "state": "rolled_back", "rates": rates,
-                   "e_values": {"all": 0.4}, "reason": "-"}],
+                   "e_values": {"all": 0.4}, "reason": "-", "validation": "not validated",
+                   "evidence_needed": 22.222}],
     )  # fmt: skip
     tables = [line for line in output.splitlines() if not line.endswith(".")]  # a terminal wraps sentences
     assert max(map(len, tables)) <= 80 and "…" not in output
     assert f"{JOB}  failed" in output and f"Job {JOB} (failed): The child ended with code 3." in output
     assert "agent-zero-rl-v2-with-a-long-name  rolled_back" in output
-    assert "errors 3 of 40 (7.5 %), current 1 of 160 (0.6 %), E 0.4" in " ".join(output.split())
+    words = " ".join(output.split())
+    assert "not validated; errors 3 of 40 (7.5 %), current 1 of 160 (0.6 %), evidence against 0.4" in words
+    assert "evidence against 0.4 of 22.2 needed" in words and "at the needed number" in words
+
+
+def test_a_release_that_was_not_validated_says_so_wherever_it_is_named() -> None:
+    now = "2026-01-05T18:00:00.000Z"
+    model = {"adapter_digest": "d", "object_prefix": "p", "training_job_id": "j"}
+    record = ReleaseRecord.model_validate(
+        {"release_id": "r1", "created_at": now, "updated_at": now, "state": "rejected", "job_id": "j",
+         "epoch": 1, "candidate": {**model, "model_id": "v2"}, "current": {**model, "model_id": "v1"},
+         "reason": "/secret/path is gone", "validation": {"verdict": "not validated"}}
+    )  # fmt: skip
+    assert (
+        release_sentence([record]) == "Last release: v2 was rejected: /secret/path is gone. (not validated)"
+    )
+    assert release_in_short([record]) == "v2: rejected, not validated"
+    passed = record.model_copy(update={"validation": {"verdict": "passed"}})
+    assert release_in_short([passed]) == "v2: rejected, validation passed"
+    assert release_in_short([record.model_copy(update={"validation": None})]) == "v2: rejected"
+    assert release_in_short([]) == "none yet"
 
 
 def test_one_is_singular_and_the_quarantine_claims_no_cause(capsys: pytest.CaptureFixture[str]) -> None:

@@ -27,7 +27,7 @@ class Benchmarks(FakeSuite):
 
 
 async def validated(**settings) -> World:
-    """v2.3 serves, and the job of v2.4 has completed; ends with the tick that gives v2.4 its first traffic."""
+    """v2.3 serves and the job of v2.4 has completed; ends with the tick that gives v2.4 its first traffic."""
     world = World(pattern="agent-zero-rl-v2.{n}", validation={"suites": list(SUITES)}, **settings)
     world.suite = Benchmarks({}, {})
     world.start()

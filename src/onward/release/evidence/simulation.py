@@ -14,7 +14,7 @@ from onward.release.evidence.evidence import MIN_UNITS, GateRules
 from onward.release.evidence.gates import RAW_TOTAL, Gates
 
 RAW_FAILED = 0.25 * 0.5 / 0.85
-"""Raw total of a failed session: 0.25 for feedback, whose score is 0.5, of the weights without code (0.85)."""
+"""Raw total of a failed session: feedback (weight 0.25, score 0.5) of all weights but that of code (0.85)."""
 RAW_SUCCEEDED = (0.40 + 0.20 * 0.5 + 0.25 * 0.5) / 0.85
 
 
