@@ -18,6 +18,8 @@ from onward.release import releaser
 from onward.release.evidence.outcome_source import STREAM, OutcomeStream
 from onward.release.record import Releases
 from onward.release.releaser import Releaser, install_initial
+from onward.release.versions import tag
+from onward.telemetry.audit import current_user
 
 
 async def test_outcomes_are_read_from_any_cursor_in_order(bus: Bus):
@@ -149,6 +151,7 @@ async def test_releases_are_shown_while_nothing_runs_and_nothing_is_left_behind(
         own = await Bus.connect(server.url, token=server.token, clock=SystemClock())
         await own.ensure_streams()
         await install_initial(context(own, SystemClock(), folder), "d0", "checkpoints/warm/0")
+        await tag(own, "agent-zero-rl-v0", "stable", move=False, clock=SystemClock())
         await own.close()
     finally:
         await server.stop()
@@ -157,6 +160,15 @@ async def test_releases_are_shown_while_nothing_runs_and_nothing_is_left_behind(
     assert code == 0 and "agent-zero-rl-v0" in output, output
     code, output = await asyncio.to_thread(run_command, "onward releases show --dir onward-data")
     assert code == 0 and output.startswith("agent-zero-rl-v0 was installed as the first model.\n"), output
+    code, output = await asyncio.to_thread(
+        run_command, "onward releases audit agent-zero-rl-v0 --dir onward-data --json"
+    )
+    assert code == 0, output
+    promoted, tagged = json.loads(output)
+    assert (promoted["by"], promoted["what"]) == ("releaser", "promoted")
+    assert (tagged["by"], tagged["what"], tagged["about"], tagged["facts"]["tag"]) == (
+        current_user(), "models.tag", "agent-zero-rl-v0", "stable",
+    )  # fmt: skip
     log = folder / "logs" / "nats-server.log"
     starts = log.read_text().count("Server is ready")
     code, output = await asyncio.to_thread(run_command, "onward jobs show nope --dir onward-data")

@@ -82,6 +82,7 @@ COMMANDS |= {
     "control_check": ("control",),
     "models_check": ("models",),
     "releases_explain": ("releases", "release"),
+    "releases_audit": ("releases", "release"),
     "models_versions": ("models",),
     "jobs_watch": ("jobs",),
 }

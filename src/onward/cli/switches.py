@@ -10,9 +10,11 @@ import typer
 from onward import host
 from onward.cli import ConfigFile, DataDir, app, load_settings, run_async
 from onward.cli.output import print_text, say
+from onward.clock import SystemClock
 from onward.contracts.buckets import Learning, Pin
 from onward.errors import ConfigError, NotFoundError
 from onward.ids import model_key
+from onward.telemetry import audit
 
 Part = Annotated[str, typer.Argument(help="learning: no new job starts; what runs goes on.")]
 PartAgain = Annotated[str, typer.Argument(help="learning: new jobs may start again.")]
@@ -27,7 +29,16 @@ async def _write(file: Path | None, data_dir: Path | None, switch: Learning | Pi
                 raise NotFoundError(
                     f"There is no model {switch.model_id!r}: known are {', '.join(sorted(known)) or 'none'}."
                 )
+        event, facts = _audited(switch)
+        await audit.record(bus, SystemClock(), event, **facts)
         await bus.bucket(switch.BUCKET).put(switch.KEY, switch.dump())
+
+
+def _audited(switch: Learning | Pin) -> tuple[str, dict[str, str]]:
+    """Returns the event of a switch and its facts, for the audit stream."""
+    if isinstance(switch, Pin):
+        return ("models.pin", {"model_id": switch.model_id}) if switch.model_id else ("models.unpin", {})
+    return "learning.pause" if switch.paused else "learning.resume", {}
 
 
 @app.command()

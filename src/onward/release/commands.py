@@ -58,6 +58,9 @@ async def send_command(
     asked = ReleaseCommand(command=name, release_id=target)
     if name in ANSWERS:
         asked = asked.model_copy(update={"by": by, "reason": reason})
+    else:  # the releaser audits an answer with the name in it
+        about = {"release_id": meant[-1].release_id, "model_id": meant[-1].candidate.model_id}
+        await audit.record(bus, clock, f"release.{name}", **about)
     await bus.bucket(asked.BUCKET).put(asked.KEY, asked.dump())
 
 
