@@ -23,7 +23,7 @@ from onward.contracts import ModelDeployed, TrainingRequest, decode, examples
 from onward.coordinator.coordinator import Coordinator
 from onward.coordinator.triggers import Train, Wait
 from onward.ids import new_id
-from onward.release import releaser
+from onward.release import effects, releaser
 from onward.release.record import Releases
 from onward.release.releaser import install_initial
 from onward.training import checkpoints
@@ -184,7 +184,7 @@ async def test_what_cannot_be_done_is_one_sentence_and_nothing_is_audited(
 async def test_a_rollback_that_no_gateway_can_load_ends_and_the_serving_model_goes_on(
     bus: Bus, nats_server: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(releaser, "REFUSED_SECONDS", 1.0)
+    monkeypatch.setattr(effects, "REFUSED_SECONDS", 1.0)
     async with promoted(bus, nats_server, tmp_path, monkeypatch) as (world, ctx, (d0, _)):
         shutil.rmtree(ctx.settings.data_dir / "models" / "adapters" / d0)
         entry = await bus.bucket("rl_models").get(V0)

@@ -96,6 +96,9 @@ class FakeAlerts:
     async def raise_(self, kind: str, message: str, severity: str = "warning", **facts: Any) -> None:
         self.raised.append((kind, message, severity, facts))
 
+    async def resolve(self, kind: str, message: str, **facts: Any) -> None:
+        self.raised.append((kind, message, "resolved", facts))
+
     @property
     def kinds(self) -> list[str]:
         return [kind for kind, *_ in self.raised]

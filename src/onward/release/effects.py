@@ -21,6 +21,9 @@ from onward.release.record import Model, ReleaseRecord, Releases, alert
 from onward.release.routes import DesiredWriter, GatewayCheck, Gateways, routes_for, single_arm
 from onward.telemetry.crashpoints import crashpoint
 
+REFUSED_SECONDS = 20.0
+"""Seconds after a change of routes after which a model counts as one that gateways cannot load: they have
+had time to fetch and try it."""
 FOLLOW_SECONDS = 60.0
 """Seconds after a change of routes until an alert is raised if not every live gateway serves them."""
 
@@ -92,8 +95,13 @@ class Effects:
             raise ContractError(
                 "release_record", f"Release {record.release_id} has no revision of routes: abort it."
             )
+        return await self.check_routes(record.desired_revision)
+
+    async def check_routes(self, revision: int) -> GatewayCheck:
+        """Returns which gateways serve ``revision`` of the routes that were set last. Raises one alert for
+        each dead gateway."""
         arms = self._wanted.arms if self._wanted else ()
-        found = await self._gateways.check(record.desired_revision, arms)
+        found = await self._gateways.check(revision, arms)
         for name in sorted(found.dead - self._told_dead):
             await self._ctx.alerts.raise_(
                 "gateway_dead",

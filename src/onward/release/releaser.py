@@ -21,6 +21,7 @@ from onward.errors import BusError, ConflictError, ContractError
 from onward.release import (
     admin_requests,
     approval,
+    effects,
     moves,
     overriding,
     plan,
@@ -33,7 +34,6 @@ from onward.release import (
 )
 from onward.release.ab.running import AbRunner
 from onward.release.commands import ANSWERS, OperatorRequests
-from onward.release.effects import Effects
 from onward.release.evidence import gauges
 from onward.release.evidence.evidence import Evidence, GateRules
 from onward.release.evidence.gates import e_value
@@ -63,9 +63,6 @@ LEASE_SECONDS = 10.0
 UNSIGNED_ALERT_SECONDS = 60.0
 """Seconds between two alerts about outcomes that no gateway signed."""
 OPERATOR = "an operator asked for it"
-REFUSED_SECONDS = 20.0
-"""Seconds after which the release of a model that no gateway could load is aborted, and a return to a model
-that one of the gateways could not load."""
 
 Traffic = Callable[[], Awaitable[float | None]]
 
@@ -84,7 +81,7 @@ class Releaser:
         self.outcomes = outcomes
         self.traffic = traffic or (lambda: sessions_per_day(ctx.warehouse, ctx.clock.now()))
         self.releases = Releases(bus.bucket("rl_releases"), bus.bucket("rl_models"), ctx.clock)
-        self.effects = Effects(ctx, self.releases)
+        self.effects = effects.Effects(ctx, self.releases)
         self.jobs = proposals.CompletedJobs(bus.bucket("rl_jobs"), self.releases)
         self.requests = OperatorRequests(ctx, self.releases)
         self.ab = AbRunner(ctx, self.effects, outcomes, self.current)
@@ -491,7 +488,7 @@ class Releaser:
             return
         found = await self.effects.check_gateways(record)
         restoring = record.state is State.RESTORING
-        waited = self.effects.seconds_since_change() > REFUSED_SECONDS
+        waited = self.effects.seconds_since_change() > effects.REFUSED_SECONDS
         if restoring and (found.verified or (waited and found.done and not found.refused)):
             return await self._move(restore.finish(record, self._inputs))
         if waited and found.refused and not record.closed and (restoring or not found.done):

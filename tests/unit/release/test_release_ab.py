@@ -147,6 +147,30 @@ async def test_a_test_runs_at_its_split_holds_releases_back_and_ends_with_the_cu
     assert world.record.job_id == "j1"  # the release that waited
 
 
+@pytest.mark.parametrize("damaged", ["d0", "d1"])
+async def test_an_alert_tells_that_no_gateway_can_load_a_or_b_and_is_resolved_when_one_can(damaged: str):
+    world = World(5, gateways=("gw-1", "gw-2"), **FAST)
+    await world.install()
+    tests = AbTests(world.bus.bucket("rl_releases"))  # type: ignore[arg-type]
+    asked = a_test()
+    if damaged == "d0":  # A is another model than the one that serves
+        asked = asked.model_copy(update={"a": model("other-a", "d7")})
+    world.unloadable = "d7" if damaged == "d0" else damaged
+    await tests.create(asked)
+    await world.run(15)
+    assert world.alerts.kinds == []  # they may still be fetching it
+    await world.run(60)
+    ((_, words, severity, facts),) = [one for one in world.alerts.raised if one[0] == "ab_not_loaded"]
+    assert severity == "critical" and "No gateway can load the models of the A/B test ab-12345678" in words
+    assert f"adapter {world.unloadable} is damaged" in words and "'onward ab stop'" in words
+    assert set(facts["refused"]) == {"gw-1", "gw-2"}
+    world.can_load = {"gw-2"}
+    await world.run(2)
+    found = [one[2] for one in world.alerts.raised if one[0] == "ab_not_loaded"]
+    assert found == ["critical", "resolved"]
+    assert (await tests.open()) is not None
+
+
 async def test_harm_and_an_operator_end_a_test():
     for failing, asked, words in ((0.9, None, "B does harm"), (0.0, "ann", "ann stopped it")):
         world = World(5, **FAST)

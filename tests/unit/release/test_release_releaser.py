@@ -502,6 +502,19 @@ async def test_both_arms_failing_does_not_take_the_candidate_back():
     assert world.record.decision == "promoted"
 
 
+async def test_half_of_the_candidates_sessions_fail_at_a_hundred_a_minute():
+    """Fault 23, the other half: the candidate alone fails in 50 % of its sessions."""
+    world = await ramping(min_sessions=[9999, 9999, 9999, 0])
+    world.policies["candidate"] = Policy(error=0.5)
+    begun = world.clock.monotonic()
+    await world.until(lambda: world.record.closed, seconds=3.0, sessions=5)
+    record = world.record
+    assert (record.decision, record.reason_code) == ("rolled_back", "high_error_rate")
+    assert world.clock.monotonic() - begun < 300  # about 73 sessions of both arms, and 30 s to mature
+    await world.run(3)
+    assert world.record.verified_zero_at and world.shares == {"agent-zero-rl-v0": 1.0}
+
+
 async def test_too_few_sessions_hold_at_the_deadline_and_never_promote():
     world = await ramping(step_deadline_minutes=60, lost_after_seconds=6000)
     await world.run(5, seconds=10, sessions=20)

@@ -14,7 +14,7 @@ from onward.contracts.buckets import DesiredRoutes
 from onward.release import wording
 from onward.release.ab.evidence import AbEvidence
 from onward.release.ab.record import AbTest, AbTests, verdict_of, why_stop
-from onward.release.effects import Effects
+from onward.release.effects import REFUSED_SECONDS, Effects
 from onward.release.evidence.evidence import GateRules
 from onward.release.evidence.outcome_source import OutcomeSource, apply_outcomes
 from onward.release.evidence.rates import rates_of
@@ -37,6 +37,8 @@ class AbRunner:
         self._current = current
         self._tests = AbTests(ctx.bus.bucket(AbTest.BUCKET))
         self._known: tuple[int, AbEvidence] | None = None
+        self._told: str | None = None
+        """Test about which an alert was raised, because no gateway can load its models."""
 
     async def tick(self, is_pinned: bool) -> bool:
         """Advances the open test by one tick. Returns whether a test has the traffic after it. Raises
@@ -75,7 +77,7 @@ class AbRunner:
 
     async def _go_on(self, test: AbTest, revision: int) -> bool:
         evidence = self._evidence(test, revision)
-        await self._effects.set_routes(routes_of(test))
+        await self._check_loaded(test, await self._effects.set_routes(routes_of(test)))
         if (await apply_outcomes(self._outcomes, evidence)).changed:
             interval = evidence.interval
             test = test.model_copy(
@@ -95,6 +97,29 @@ class AbRunner:
             return True
         await self._stop(test, revision, why)
         return False
+
+    async def _check_loaded(self, test: AbTest, routes_revision: int) -> None:
+        """Raises an alert once if no gateway can load A or B, and resolves it when one serves both. The test
+        gets no session meanwhile: it stays open, since the files may be mended."""
+        found = await self._effects.check_routes(routes_revision)
+        if found.done and self._told == test.ab_id:
+            self._told = None
+            message = f"A gateway serves both models of the A/B test {test.ab_id} now."
+            await self._ctx.alerts.resolve("ab_not_loaded", message, ab_id=test.ab_id)
+        waited = self._effects.seconds_since_change() > REFUSED_SECONDS
+        if not waited or found.done or not found.refused or self._told == test.ab_id:
+            return
+        self._told = test.ab_id
+        gateway, why = next(iter(sorted(found.refused.items())))
+        await self._ctx.alerts.raise_(
+            "ab_not_loaded",
+            f"No gateway can load the models of the A/B test {test.ab_id}, {test.a.model_id} and "
+            f"{test.b.model_id} ({gateway}: {why.rstrip('.')}), so it gets no sessions: mend the model, or "
+            f"end the test with 'onward ab stop'.",
+            "critical",
+            ab_id=test.ab_id,
+            refused=found.refused,
+        )
 
     def _evidence(self, test: AbTest, revision: int) -> AbEvidence:
         if self._known is None or self._known[0] != revision or self._known[1].release_id != test.ab_id:
