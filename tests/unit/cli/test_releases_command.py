@@ -101,7 +101,7 @@ def _narrow(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_page_shows_what_is_printed_of_a_rejected_candidate(capsys: pytest.CaptureFixture[str]) -> None:
-    page = (ROOT / "docs" / "release.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "release-evidence.md").read_text(encoding="utf-8")
     found = re.search(r"## Looking at a release\n.*?```text\n(.*?)```", page, re.S)
     assert found is not None
     output = shown(capsys, rejected())
