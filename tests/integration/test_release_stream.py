@@ -129,7 +129,7 @@ async def test_forged_outcomes_do_not_move_a_release_and_are_told(bus: Bus, tmp_
     for _ in range(5):
         await releaser.tick()
         await clock.advance(1.0)
-    record, evidence = releaser.record, releaser._evidence
+    record, evidence = releaser.record, releaser.hand.evidence
     assert record is not None and evidence is not None and record.serving
     assert evidence.arms["candidate"]["judged"] == evidence.arms["current"]["judged"] == 0
     assert evidence.ignored == {"unsigned": 80}

@@ -51,6 +51,17 @@ def phase(record: ReleaseRecord) -> State:
     return State.BAKING if record.step == record.schedule.bake else State.RAMPING
 
 
+def silence(record: ReleaseRecord, assigned: int, known: bool, passed: float) -> dict[str, Any]:
+    """Returns the record's new facts about the silence. Without a new session nothing has to be known, so a
+    time without traffic is no silence. ``known``: an outcome became known; ``passed``: seconds since the last
+    look."""
+    if known:
+        return {"silent_seconds": 0.0, "silent_from": None}
+    begun = assigned if record.silent_from is None else record.silent_from
+    seconds = record.silent_seconds + (passed if assigned != begun else 0.0)
+    return {"silent_seconds": seconds, "silent_from": begun}
+
+
 def begin_validation(record: ReleaseRecord, current: Model, inputs: MoveInputs) -> ReleaseRecord:
     why = f"{current.model_id} serves" if record.asked_by else "its start still serves"
     return record.moved(State.VALIDATING, inputs.text, why, current=current)

@@ -16,14 +16,12 @@ from onward.bus.cancellation import until_cancelled
 from onward.bus.leases import Lease
 from onward.capture import provenance
 from onward.context import Context
-from onward.contracts.buckets import SHARE
 from onward.errors import BusError, ConflictError, ContractError
 from onward.release import (
     admin_requests,
     approval,
     effects,
     moves,
-    overriding,
     plan,
     power,
     proposals,
@@ -33,36 +31,34 @@ from onward.release import (
     wording,
 )
 from onward.release.ab.running import AbRunner
-from onward.release.commands import ANSWERS, OperatorRequests
+from onward.release.commands import OperatorRequests
 from onward.release.evidence import gauges
 from onward.release.evidence.evidence import Evidence, GateRules
 from onward.release.evidence.gates import e_value
 from onward.release.evidence.outcome_source import OutcomeSource, OutcomeStream, apply_outcomes
 from onward.release.evidence.rates import figures, step_counts
 from onward.release.explaining.logged_work import with_estimate
+from onward.release.in_hand import InHand
 from onward.release.initial import install_base, install_initial
+from onward.release.operating import PERSIST_SECONDS, Operating
 from onward.release.plan import State
 from onward.release.record import Model, ReleaseRecord, Releases
-from onward.release.routes import endpoint_of, shares, single_arm
 from onward.release.tensorzero import following
 from onward.release.traffic import sessions_per_day
 from onward.release.validation.comparison import Suite
 from onward.release.validation.trial import Trial
 from onward.roles import lead, together
-from onward.telemetry import audit, logs
+from onward.telemetry import logs
 
 log = logs.get("releaser")
 
 POLL_SECONDS = 0.5
 IDLE_SECONDS = 1.0
-PERSIST_SECONDS = 5.0
-"""Maximum seconds of a step that a crash may lose. The step then lasts longer, nothing else changes."""
 RATIO_LIMIT = 1000.0
 """At this E-value of the sample-ratio guard, or more, the split between the arms counts as broken."""
 LEASE_SECONDS = 10.0
 UNSIGNED_ALERT_SECONDS = 60.0
 """Seconds between two alerts about outcomes that no gateway signed."""
-OPERATOR = "an operator asked for it"
 
 Traffic = Callable[[], Awaitable[float | None]]
 
@@ -70,7 +66,7 @@ __all__ = ["Releaser", "install_initial", "run"]
 
 
 class Releaser:
-    """State of the role between ticks. The record in the bucket is the truth; this is a copy of it."""
+    """The role between ticks. ``hand`` has the release under way, ``operator`` what people ask for."""
 
     def __init__(
         self, ctx: Context, outcomes: OutcomeSource, suite: Suite, *, traffic: Traffic | None = None
@@ -87,13 +83,19 @@ class Releaser:
         self.ab = AbRunner(ctx, self.effects, outcomes, self.current)
         self.suite = suite
         self.trial = Trial(suite, ctx.settings)
+        self.hand = InHand(ctx, self.releases)
+        self.operator = Operating(
+            ctx,
+            self.hand,
+            self.effects,
+            self.requests,
+            current=self.current,
+            abort=self._abort,
+            choose=self._choice,
+            start=self._start,
+        )
         self._installed = self._claimed = False
         self._quiet_until = 0.0
-        self.record: ReleaseRecord | None = None
-        self._revision = 0
-        self._evidence: Evidence | None = None
-        self._dirty = True
-        self._written_at = self._ticked_at = ctx.clock.monotonic()
         self._pinned: str | None = None
 
     def lead(self, epoch: int) -> None:
@@ -132,7 +134,7 @@ class Releaser:
             await self.effects.desired.claim()
             self._claimed = True
         if self.record is None:
-            await self._load(await self.releases.unsettled())
+            self.hand.take(await self.releases.unsettled())
         pinned, is_pinned = await self.requests.read_pin()
         if self.record is None:
             self._installed = self._installed or await install_base(self.ctx, self.releases, self.suite)
@@ -142,50 +144,25 @@ class Releaser:
             await self._next_job()
         record = self.record
         if record is None:
-            await self._idle_routes(pinned, is_pinned)
+            await self.operator.idle_routes(pinned, is_pinned)
             return
         if is_pinned and not record.closed:
             await self._abort("a model is pinned")
         else:
-            await self._obey()
+            await self.operator.obey()
         await self._advance()
         await self._carry_out(pinned)
 
     # The record.
 
-    async def _load(self, found: tuple[ReleaseRecord, int] | None) -> None:
-        if found is None:
-            return
-        self.record, self._revision = found
-        self._evidence = Evidence.from_state(self.record.evidence) if self.record.evidence else None
-        if self._evidence is not None:
-            gauges.show_evidence(self.ctx.metrics, self.record, self._evidence)
-        self._dirty = True
-        self._written_at = self._ticked_at = self.ctx.clock.monotonic()
+    @property
+    def record(self) -> ReleaseRecord | None:
+        """The release in hand."""
+        return self.hand.record
 
     async def _forget(self) -> None:
         await self.trial.stop()
-        self.record, self._evidence = None, None
-
-    async def _write(self, record: ReleaseRecord) -> None:
-        """Writes the record: the one compare-and-set."""
-        self.record, self._revision = await self.releases.write(record, self._revision)
-        self._written_at = self.ctx.clock.monotonic()
-
-    async def _move(self, record: ReleaseRecord) -> None:
-        """Writes a record in a new state, which is carried out at the end of the tick."""
-        self._dirty = True
-        await self._write(record)
-
-    @property
-    def _open(self) -> ReleaseRecord:
-        if self.record is None:
-            raise ValueError("No release is in hand.")
-        return self.record
-
-    @property
-    def _inputs(self) -> moves.MoveInputs:
-        return moves.MoveInputs(self.ctx.settings, endpoint_of(self.ctx), self.ctx.clock.now())
+        self.hand.forget()
 
     async def current(self) -> Model:
         return await self.releases.current() or proposals.base_model(self.ctx.settings)
@@ -199,84 +176,41 @@ class Releaser:
             job, await self.current(), keys, self.ctx.settings, self.ctx.clock, command
         )
         revision = await self.releases.create(record)
-        await self._load((record, revision))
+        self.hand.take((record, revision))
         log.info("release proposed", release_id=record.release_id, job_id=record.job_id)
-
-    # The operator.
-
-    async def _idle_routes(self, pinned: Model | None, is_pinned: bool) -> None:
-        """Sets the routes while no release is under way: the pinned model serves, else the current one.
-        Without a desired state nothing is written."""
-        stored = await self.effects.desired.read()
-        if stored.revision == 0 or (is_pinned and pinned is None):
-            return
-        now, wanted = stored.document, single_arm(pinned or await self.current(), None)
-        if not stored.readable or now is None or shares(now.arms) != shares(wanted.arms):
-            await self.effects.set_routes(wanted)
-
-    async def _obey(self) -> None:
-        """Applies one command of the operator. A command that does not fit the state changes nothing."""
-        asked = await self.requests.next_command(self._open)
-        if asked is None:
-            return
-        command, revision, order = asked
-        self.record = record = self._open.model_copy(update={"command_revision": revision})
-        if not command:
-            log.warning("command ignored: not for this release", release_id=record.release_id)
-            await self._write(record)
-        elif command == "abort" and not record.closed:
-            await self._abort(OPERATOR)
-        elif command in ANSWERS and record.state is State.WAITING:
-            await self._answer(command, str(order.by), str(order.reason))
-        elif command == "hold" and record.serving and record.state is not State.HELD:
-            await self._hold("operator")
-        elif command == "resume" and record.state is State.HELD:
-            if record.held_why in ("hold", "ask", "deadline"):
-                await self._go_on(OPERATOR)
-            else:
-                await self._resume(OPERATOR)
-        elif command == "promote" and record.serving and moves.phase(record) is State.RAMPING:
-            await self._enter(record.schedule.bake, OPERATOR)
-        elif command == "promote" and record.state is State.HELD:
-            await self._go_on(OPERATOR)
-        elif command == SHARE and overriding.is_open_to(record):
-            await self._move(overriding.set_share(record, order, self._inputs))
-        else:
-            log.info("command has nothing to do", command=command, state=str(record.state))
-            await self._write(record)
 
     # The states.
 
     async def _advance(self) -> None:
-        record = self._open
+        record = self.hand.open
         if record.state is State.PROPOSED:
             await self._begin(record)
         elif record.state is State.VALIDATING:
             await self._validate(record)
         elif record.state is State.WAITING:
-            await self._wait(record)
+            await self.operator.wait(record)
         elif record.serving:
             await self._serve(record)
-        self._ticked_at = self.ctx.clock.monotonic()
+        self.hand.ticked_at = self.ctx.clock.monotonic()
 
     async def _begin(self, record: ReleaseRecord) -> None:
         current = await self.current()
         if record.kind == "rollback":
-            return await self._move(
-                await restore.restore_or_reject(record, current, self.suite, self._inputs)
+            return await self.hand.move(
+                await restore.restore_or_reject(record, current, self.suite, self.hand.inputs)
             )
         if record.asked_by or proposals.start_is_current(record.start_digest, current):
-            return await self._move(moves.begin_validation(record, current, self._inputs))
+            return await self.hand.move(moves.begin_validation(record, current, self.hand.inputs))
         words = (
             f"it was trained from {(record.start_digest or 'the base model')[:12]}, "
             f"but {current.model_id} serves now"
         )
-        await self._move(moves.reject(record, "stale_start", words, self._inputs))
+        await self.hand.move(moves.reject(record, "stale_start", words, self.hand.inputs))
 
     async def _validate(self, record: ReleaseRecord) -> None:
         found = await self.trial.poll(record)
         if isinstance(found, tuple):
-            await self._move(moves.reject(record, *found, self._inputs))
+            await self.hand.move(moves.reject(record, *found, self.hand.inputs))
         elif found is not None:
             await self._validated(record, found)
 
@@ -289,14 +223,14 @@ class Releaser:
         choice = self._choice(record)
         if choice.strategy is None or not found["passed"]:
             words = wording.why_not_released(found) or choice.reason
-            await self._move(moves.reject(record, "validation_failed", words, self._inputs))
+            await self.hand.move(moves.reject(record, "validation_failed", words, self.hand.inputs))
             return
         if settings.mode == "shadow":
-            await self._move(approval.close_shadow(record, self._inputs))
+            await self.hand.move(approval.close_shadow(record, self.hand.inputs))
             return
         needed = approval.why_needed(found, choice, settings)
         if needed:
-            await self._move(approval.wait(record, needed, self._inputs))
+            await self.hand.move(approval.wait(record, needed, self.hand.inputs))
         else:
             await self._start(record, choice)
 
@@ -315,42 +249,13 @@ class Releaser:
             rules = GateRules.from_settings(settings)
             shown = await asyncio.to_thread(power.simulate, made, rules, per_day)
         cursor = await self.outcomes.last_sequence()
-        started = moves.start_traffic(record, choice, cursor, self._inputs, made, shown)
-        await self._move(started)
-        self._evidence = Evidence.from_state(started.evidence or {})
-
-    async def _wait(self, record: ReleaseRecord) -> None:
-        """Counts the time for an answer; when it is over, the policy answers."""
-        settings = self.ctx.settings.release
-        now = self.ctx.clock.monotonic()
-        total = record.step_total + now - self._ticked_at
-        self.record = record = record.model_copy(update={"step_total": total})
-        if approval.timed_out(record, settings):
-            words = f"no answer in {settings.approval_hours:g} hours (release.on_approval_timeout)"
-            await self._answer(settings.on_approval_timeout, approval.TIME_LIMIT, words)
-        elif now - self._written_at >= PERSIST_SECONDS:
-            await self._write(record)
-
-    async def _answer(self, answer: str, by: str, reason: str) -> None:
-        """Starts or closes the release that waits. The audit stream gets the answer first."""
-        record = self._open
-        await audit.record(
-            self.ctx.bus, self.ctx.clock, f"release_{answer}", release_id=record.release_id,
-            model_id=record.candidate.model_id, answered_by=by, reason=reason,
-        )  # fmt: skip
-        if answer == "approve":
-            noted = approval.approved(record, by, reason, self._inputs)
-            choice = self._choice(noted)
-            if words := approval.why_not_started(choice, self.ctx.settings.release):
-                await self._move(moves.reject(noted, "settings_changed", words, self._inputs))
-            else:
-                await self._start(noted, choice)
-        else:
-            await self._move(approval.refused(record, by, reason, self._inputs))
+        started = moves.start_traffic(record, choice, cursor, self.hand.inputs, made, shown)
+        await self.hand.move(started)
+        self.hand.evidence = Evidence.from_state(started.evidence or {})
 
     async def _serve(self, record: ReleaseRecord) -> None:
         """Takes in evidence, then decides. State, evidence and cursor go into one write."""
-        evidence = self._evidence
+        evidence = self.hand.evidence
         if evidence is None:
             raise ContractError(
                 "release_record", f"Release {record.release_id} is in traffic without evidence: abort it."
@@ -360,7 +265,7 @@ class Releaser:
         now = self.ctx.clock.monotonic()
         if applied.unsigned:
             await self._report_unsigned(applied.unsigned)
-        passed = now - self._ticked_at
+        passed = now - self.hand.ticked_at
         verified = (
             record.verified_revision is not None and record.verified_revision == record.desired_revision
         )
@@ -369,28 +274,19 @@ class Releaser:
             update={
                 "step_total": record.step_total + passed,
                 "step_served": record.step_served + (passed if counts else 0.0),
-                **self._silence(record, assigned, applied.known, passed),
+                **moves.silence(record, assigned, applied.known, passed),
                 **(self._figures(record, evidence) if applied.changed else {}),
             }
         )
-        self.record = record
+        self.hand.record = record
         if evidence.crossing is not None:
-            settings, endpoint, at = self._inputs.settings, self._inputs.endpoint, self._inputs.at
-            await self._move(rollback.roll_back(record, evidence, settings, endpoint, at))
-            log.error("release taken back", release_id=record.release_id, reason=self._open.reason)
+            settings, endpoint, at = self.hand.inputs.settings, self.hand.inputs.endpoint, self.hand.inputs.at
+            await self.hand.move(rollback.roll_back(record, evidence, settings, endpoint, at))
+            log.error("release taken back", release_id=record.release_id, reason=self.hand.open.reason)
             return
         await self._decide(record, evidence, verified)
-        if self.record is record and (applied.changed or now - self._written_at >= PERSIST_SECONDS):
-            await self._write(record)
-
-    def _silence(self, record: ReleaseRecord, assigned: int, known: bool, passed: float) -> dict[str, Any]:
-        """Returns the record's new facts about the silence. Without a new session nothing has to be known, so
-        a time without traffic is no silence."""
-        if known:
-            return {"silent_seconds": 0.0, "silent_from": None}
-        begun = assigned if record.silent_from is None else record.silent_from
-        seconds = record.silent_seconds + (passed if assigned != begun else 0.0)
-        return {"silent_seconds": seconds, "silent_from": begun}
+        if self.record is record and (applied.changed or now - self.hand.written_at >= PERSIST_SECONDS):
+            await self.hand.write(record)
 
     async def _report_unsigned(self, count: int) -> None:
         """Counts outcomes that no gateway signed, and raises an alert about the first ones of a while."""
@@ -430,58 +326,40 @@ class Releaser:
         )
         if held and record.held_why in moves.SELF_ENDING:
             if not quiet and not broken and verdict != "lost":
-                await self._resume("the cause of the hold is gone")
+                await self.hand.resume("the cause of the hold is gone")
             return
         if held and record.held_why == "operator":
             return
         if not held and (quiet or broken):
-            await self._hold("silence" if quiet else "sample_ratio")
+            await self.hand.hold("silence" if quiet else "sample_ratio")
             return
         if verdict == "advance" and verified and not quiet and not broken:
-            self.record = record.model_copy(update={"shown": shown})
+            self.hand.record = record.model_copy(update={"shown": shown})
             words = wording.shown_words(shown)
             known = counts["candidate"].known
-            await self._go_on(f"{record.step_served:.0f} s, {known} sessions, {words}")
+            await self.hand.go_on(f"{record.step_served:.0f} s, {known} sessions, {words}")
         elif verdict in ("hold", "ask", "deadline", "lost") and not held:
-            self.record = record.model_copy(update={"shown": shown})
-            await self._hold(verdict)
-
-    async def _enter(self, step: int, why: str) -> None:
-        await self._move(moves.enter_step(self._open, step, why, self._inputs))
-        log.info("release step", release_id=self._open.release_id, step=step)
-
-    async def _hold(self, why: str) -> None:
-        await self._move(moves.hold(self._open, why, self._inputs))
-
-    async def _resume(self, words: str) -> None:
-        await self._move(moves.resume(self._open, words, self._inputs))
-
-    async def _go_on(self, why: str) -> None:
-        """Ends the step: enters the next one, or promotes."""
-        record = self._open
-        if record.step == record.schedule.bake:
-            await self._move(moves.promote(record, why, self._inputs))
-        else:
-            await self._enter(record.step + 1, why)
+            self.hand.record = record.model_copy(update={"shown": shown})
+            await self.hand.hold(verdict)
 
     async def _abort(self, words: str) -> None:
         await self.trial.stop()
-        await self._move(moves.abort(self._open, words, self._inputs))
+        await self.hand.move(moves.abort(self.hand.open, words, self.hand.inputs))
 
     # Effects.
 
     async def _carry_out(self, pinned: Model | None) -> None:
         name = pinned.model_id if pinned is not None else None
-        if self._dirty or self._open.outbox or name != self._pinned:
+        if self.hand.dirty or self.hand.open.outbox or name != self._pinned:
             self._pinned = name
-            done = await self.effects.carry_out(self._open, pinned)
-            if done != self._open:
-                await self._write(done)
-            self._dirty = False
-        record = self._open
+            done = await self.effects.carry_out(self.hand.open, pinned)
+            if done != self.hand.open:
+                await self.hand.write(done)
+            self.hand.dirty = False
+        record = self.hand.open
         if record.desired_revision is None:
             if record.closed:
-                await self._write(record.model_copy(update={"settled": True}))
+                await self.hand.write(record.model_copy(update={"settled": True}))
                 await self._forget()
             return
         if record.verified_revision == record.desired_revision and not record.closed:
@@ -490,14 +368,14 @@ class Releaser:
         restoring = record.state is State.RESTORING
         waited = self.effects.seconds_since_change() > effects.REFUSED_SECONDS
         if restoring and (found.verified or (waited and found.done and not found.refused)):
-            return await self._move(restore.finish(record, self._inputs))
+            return await self.hand.move(restore.finish(record, self.hand.inputs))
         if waited and found.refused and not record.closed and (restoring or not found.done):
             gateway, why = next(iter(found.refused.items()))
             who = f"gateway {gateway} cannot" if found.done else "no gateway can"
             return await self._abort(f"{who} load it ({why.rstrip('.')})")
         noted = self.effects.after_check(record, found)
         if noted != record:
-            await self._write(noted)
+            await self.hand.write(noted)
             if noted.settled:
                 log.info("release settled", release_id=noted.release_id, state=str(noted.state))
                 await self._forget()

@@ -85,9 +85,10 @@ async def test_without_an_answer_the_policy_decides_after_its_hours(policy, stat
 async def test_an_approval_after_a_change_of_settings_that_forbids_the_release_closes_it(changed, words):
     world = await waiting(success=0.48, strategy="canary")
     release = world.ctx.settings.release.model_copy(update=changed)
-    world.releaser.ctx = dataclasses.replace(
+    world.ctx = dataclasses.replace(
         world.ctx, settings=world.ctx.settings.model_copy(update={"release": release})
     )
+    world.start()  # settings are read when a service starts
     await world.control("release", command="approve", by="ada", reason="seen")
     await world.run(2)
     assert world.record.state is State.REJECTED and words in (world.record.reason or "")

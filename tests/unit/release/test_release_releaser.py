@@ -707,7 +707,7 @@ async def test_gauges_show_what_the_gates_judged_to_the_end_and_after_a_restart(
     world.policies["candidate"] = Policy(error=0.5, success=0.2)
     await world.until(lambda: world.record.settled)
     assert world.record.decision == "rolled_back"
-    arms = world.releaser._evidence or Evidence.from_state(world.record.evidence or {})
+    arms = world.releaser.hand.evidence or Evidence.from_state(world.record.evidence or {})
     figures = arms.summary()["arms"]
     assert 0.0 < figures["candidate"]["error_rate"] < 1.0
 

@@ -187,7 +187,7 @@ async def test_a_bus_that_goes_away_within_a_tick_leaves_no_old_rates(lost: floa
             await world.releaser.tick()
     assert world.record.rates == before
     await world.run(1)
-    evidence = world.releaser._evidence
+    evidence = world.releaser.hand.evidence
     assert evidence is not None and evidence.cursor == 50
     assert world.record.rates == rates_of(evidence) != before
 
