@@ -152,7 +152,7 @@ async def test_the_published_lines_run_as_written(admin: World) -> None:
     assert record.schedule.steps[record.step].share == 0.5
     assert record.history[-1]["why"] == "50%: override by anonymous"
 
-    count = await publish_good_outcomes(admin.bus, admin.clock, 0, admin.settings.run_dir)
+    count = await publish_good_outcomes(admin.bus, admin.clock, 0, admin.settings.run_dir, raw_total=0.75)
     assert count == 2
 
     async def judged() -> dict[str, Any] | None:
@@ -160,7 +160,7 @@ async def test_the_published_lines_run_as_written(admin: World) -> None:
         return figures if figures["requests"] else None
 
     figures = await eventually(judged)
-    assert (figures["requests"], figures["error_rate"], figures["reward_mean"]) == (1, 0.0, 1.0)
+    assert (figures["requests"], figures["error_rate"], figures["reward_mean"]) == (1, 0.0, 0.75)
     assert figures["negative_feedback"] is None and figures["traffic_percentage"] == 50.0
     assert figures["window"]["release_id"] == record.release_id
 

@@ -43,13 +43,17 @@ def outcome(clock, n: int, release: str, arm: str, kind: str, value: float, weig
 
 
 async def publish(
-    bus: Bus, clock, n: int, release: str, arm: str, kind: str, value: float, weight=0.1, key=SIGNING_KEY
-) -> None:
-    signed = provenance.sign_outcome(outcome(clock, n, release, arm, kind, value, weight), key)
+    bus: Bus, clock, n: int, release: str, arm: str, kind: str, value: float, weight=0.1, key=SIGNING_KEY,
+    raw_total: float | None = None,
+) -> None:  # fmt: skip
+    made = outcome(clock, n, release, arm, kind, value, weight).model_copy(update={"raw_total": raw_total})
+    signed = provenance.sign_outcome(made, key)
     await bus.publish(subjects.OUTCOME, encode(signed), msg_id=signed.outcome_id)
 
 
-async def publish_good_outcomes(bus: Bus, clock, count: int, run_dir: Path) -> int:
+async def publish_good_outcomes(
+    bus: Bus, clock, count: int, run_dir: Path, raw_total: float | None = None
+) -> int:
     """Publishes a full reward for each arm if two arms serve, signed with the gateway's key in ``run_dir``;
     returns the number of the last session."""
     key = provenance.load_key(run_dir)
@@ -59,7 +63,9 @@ async def publish_good_outcomes(bus: Bus, clock, count: int, run_dir: Path) -> i
         for arm in ("candidate", "current"):
             count += 1
             weight = desired["arms"][1]["weight"]
-            await publish(bus, clock, count, desired["release_id"], arm, "reward", 1.0, weight, key)
+            await publish(
+                bus, clock, count, desired["release_id"], arm, "reward", 1.0, weight, key, raw_total
+            )
     return count
 
 

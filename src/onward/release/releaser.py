@@ -201,10 +201,8 @@ class Releaser:
             )
         if record.asked_by or proposals.start_is_current(record.start_digest, current):
             return await self.hand.move(moves.begin_validation(record, current, self.hand.inputs))
-        words = (
-            f"it was trained from {(record.start_digest or 'the base model')[:12]}, "
-            f"but {current.model_id} serves now"
-        )
+        start = (record.start_digest or "the base model")[:12]
+        words = f"it was trained from {start}, but {current.model_id} serves now"
         await self.hand.move(moves.reject(record, "stale_start", words, self.hand.inputs))
 
     async def _validate(self, record: ReleaseRecord) -> None:
@@ -246,8 +244,7 @@ class Releaser:
         made = plan.make(choice, settings, per_day)
         shown = None
         if per_day:
-            rules = GateRules.from_settings(settings)
-            shown = await asyncio.to_thread(power.simulate, made, rules, per_day)
+            shown = await asyncio.to_thread(power.simulate, made, GateRules.from_settings(settings), per_day)
         cursor = await self.outcomes.last_sequence()
         started = moves.start_traffic(record, choice, cursor, self.hand.inputs, made, shown)
         await self.hand.move(started)
@@ -262,26 +259,28 @@ class Releaser:
             )
         assigned = await self.outcomes.assigned()  # first: if it fails, the evidence is as the record has it
         applied = await apply_outcomes(self.outcomes, evidence)
+        if applied.changed:
+            gauges.show_evidence(self.ctx.metrics, record, evidence)
         now = self.ctx.clock.monotonic()
         if applied.unsigned:
             await self._report_unsigned(applied.unsigned)
         passed = now - self.hand.ticked_at
-        verified = (
-            record.verified_revision is not None and record.verified_revision == record.desired_revision
-        )
+        revision = record.verified_revision
+        verified = revision is not None and revision == record.desired_revision
         counts = verified and record.state is not State.HELD
         record = record.model_copy(
             update={
                 "step_total": record.step_total + passed,
                 "step_served": record.step_served + (passed if counts else 0.0),
                 **moves.silence(record, assigned, applied.known, passed),
-                **(self._figures(record, evidence) if applied.changed else {}),
+                **(figures(evidence) if applied.changed else {}),
             }
         )
         self.hand.record = record
         if evidence.crossing is not None:
-            settings, endpoint, at = self.hand.inputs.settings, self.hand.inputs.endpoint, self.hand.inputs.at
-            await self.hand.move(rollback.roll_back(record, evidence, settings, endpoint, at))
+            inputs = self.hand.inputs
+            back = rollback.roll_back(record, evidence, inputs.settings, inputs.endpoint, inputs.at)
+            await self.hand.move(back)
             log.error("release taken back", release_id=record.release_id, reason=self.hand.open.reason)
             return
         await self._decide(record, evidence, verified)
@@ -303,10 +302,6 @@ class Releaser:
             "critical",
             count=count,
         )
-
-    def _figures(self, record: ReleaseRecord, evidence: Evidence) -> dict[str, Any]:
-        gauges.show_evidence(self.ctx.metrics, record, evidence)
-        return figures(evidence)
 
     async def _decide(self, record: ReleaseRecord, evidence: Evidence, verified: bool) -> None:
         """Holds, advances or changes nothing. Called when no gate crossed."""

@@ -133,7 +133,7 @@ class AdminApi:
             )
         release, arm = max(judged, key=lambda found: found[0].created_at, default=(None, ""))
         rates = release.rates[arm] if release is not None else {}
-        feedback = rates.get("feedback") or 0
+        feedback, raw_total = rates.get("feedback") or 0, rates.get("mean_raw_total")
         window = None
         if release is not None:
             window = {
@@ -145,7 +145,7 @@ class AdminApi:
         return {
             "model_id": model_id,
             "error_rate": rates.get("error_rate"),
-            "reward_mean": rates.get("mean_outcome"),
+            "reward_mean": rates.get("mean_outcome") if raw_total is None else raw_total,
             "negative_feedback": rates["negative"] / feedback if feedback else None,
             "requests": rates.get("sessions"),
             "traffic_percentage": round(served.get(model_id, 0.0), 6),
