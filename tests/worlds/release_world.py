@@ -112,6 +112,8 @@ class FakeSuite:
     """Digest → hash of the manifest that was asked for."""
     unusable: dict[str | None, Exception] = field(default_factory=dict)
     """Digest → what a check of its stored files raises."""
+    begun: list[str] = field(default_factory=list)
+    """Ids of the models of the last comparison that began."""
     base: str | None = None
     """Digest that the engine gives of its base model; None: the engine is away."""
 
@@ -136,6 +138,12 @@ class FakeSuite:
         self.committed[digest] = manifest_sha256
         if self.error is not None:
             raise self.error
+
+    async def begin(self, *models: Any) -> None:
+        self.begun = [model.model_id for model in models]
+
+    async def suite_facts(self, name: str) -> dict[str, Any]:
+        return {}
 
     async def purpose(self, name: str) -> str:
         return "benchmark"

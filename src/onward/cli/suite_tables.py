@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from onward.cli.output import Table, number
-from onward.release.wording import suite_counts
+from onward.cli.output import Table, number, plain
+from onward.release.wording import suite_counts, trained_words
 
 
 def suite_table(summary: dict[str, Any]) -> Table:
@@ -16,6 +16,14 @@ def suite_table(summary: dict[str, Any]) -> Table:
         numbers = suite_counts(facts) if "difference" in facts else facts["judged"]
         table.add_row(name, facts["role"], facts["verdict"], facts["unscored"]["items"], numbers)
     return table
+
+
+def trained_lines(summary: dict[str, Any]) -> Iterator[str]:
+    """Yields a sentence for each suite with items that a model was trained on, or may have been."""
+    for name, facts in summary.get("suites", {}).items():
+        words = trained_words(facts)
+        if words:
+            yield f"{plain(name)}: {words}."
 
 
 def lost_items(summary: dict[str, Any]) -> Iterator[Table]:

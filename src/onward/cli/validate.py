@@ -12,7 +12,7 @@ import typer
 from onward import host
 from onward.cli import ConfigFile, DataDir, app, load_settings, run_async
 from onward.cli.output import AsJson, console, plain, print_json, print_text
-from onward.cli.suite_tables import lost_items, suite_table
+from onward.cli.suite_tables import lost_items, suite_table, trained_lines
 from onward.config import Settings
 from onward.context import Context
 from onward.errors import ConfigError, NotFoundError
@@ -92,6 +92,7 @@ async def _run(
         candidate, current = await _models(ctx, model, against)
         engine = EngineSuite(ctx, on_item=item)
         try:
+            await engine.begin(candidate, current)
             suites = [await engine.find(name) for name in (*rules.suites, *rules.other_tasks)]
             sizes = [one.size for one in suites]
             if all(sizes):
@@ -146,6 +147,8 @@ def _stored(settings: Settings, model: str) -> Path:
 
 def _show(found: dict[str, Any], html: Path | None) -> None:
     print_text(suite_table(found["summary"]))
+    for line in trained_lines(found["summary"]):
+        print_text("", line)
     for table in lost_items(found["summary"]):
         print_text("", table)
     if found["human_score"] is not None:

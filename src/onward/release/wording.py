@@ -96,6 +96,29 @@ def too_few(facts: Mapping[str, Any]) -> str:
     return f", {items:,} items are too few to show that it is not worse: it takes about {needed:,}"
 
 
+def trained_words(facts: Mapping[str, Any], before: str = "") -> str:
+    """Formats what is known of the items that a model was trained on, after ``before``; empty for a suite of
+    which that was not looked up, and where nothing was found and all is known."""
+    found = facts.get("trained_on") or {}
+    parts = []
+    for name, words in _TRAINED.items():
+        counts = found.get(name) or {}
+        if counts:
+            matched = ", ".join(f"{count:,} by {what}" for what, count in counts.items())
+            parts.append(words.format(count=sum(counts.values()), matched=matched))
+    unknown = found.get("unknown") or ()
+    if unknown:
+        more = f" ({len(unknown) - 1} more like this)" if len(unknown) > 1 else ""
+        parts.append(f"it is not known whether others were: {str(unknown[0]).rstrip('.')}{more}")
+    return before + "; ".join(parts) if parts else ""
+
+
+_TRAINED = {
+    "left_out": "{count:,} recorded tasks were left out, as a model was trained on them ({matched})",
+    "overlap": "a model was trained on {count:,} of its tasks ({matched}), which count all the same",
+}
+
+
 def safety_counts(validation: Mapping[str, Any] | None) -> str:
     """Formats ``safety: not shown (refusal 0 of 20, current 0 of 20)``; empty if there is no verdict."""
     summary = (validation or {}).get("summary") or {}

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from onward.errors import ConfigError, MissingExtraError, NotFoundError
 from onward.suites.suite import Suite
+from onward.suites.trained import TrainedOn
 from onward.warehouse import Warehouse
 
 ITEMS = 100
@@ -32,6 +33,8 @@ class Sources:
     """Most items of a suite that can choose how many it has."""
     rubric: str | None = None
     """``module:function`` that judges recorded tasks; None: the outcome rule."""
+    trained: TrainedOn | None = None
+    """Work that the models of the comparison were trained on; None: not looked up."""
 
 
 Factory = Callable[[str, Sources], Awaitable[Suite]]

@@ -14,12 +14,15 @@ from typing import Any, Literal, Protocol
 import numpy as np
 
 from onward.errors import TrainingError
+from onward.release.record import Model
 from onward.release.validation.probe_prompts import CheckResult
 from onward.suites.statistics import interval, sign_test
 from onward.suites.suite import ItemResult
 
 Z95 = 1.96
 """Normal quantile of a two-sided interval of 95 %."""
+NONE_LEFT = {"candidate": 0, "current": 0, "items": 0}
+"""Items that were not judged, of a suite where all were."""
 Pairs = Sequence[tuple[ItemResult, ItemResult]]
 """Results of the candidate and of the current model for the same item; both were judged."""
 
@@ -128,12 +131,20 @@ class Suite(Protocol):
         """Makes the policy available. Raises TamperedError, EngineError."""
         ...
 
+    async def begin(self, *models: Model) -> None:
+        """Begins a comparison of these models: recorded tasks that one was trained on are left out."""
+        ...
+
     async def purpose(self, name: str) -> Literal["benchmark", "safety"]:
         """Purpose of the suite of that name. Raises ConfigError, NotFoundError."""
         ...
 
     async def suite_digest(self, name: str) -> str:
         """Hash of the suite's items and judgement. Raises ConfigError, NotFoundError."""
+        ...
+
+    async def suite_facts(self, name: str) -> dict[str, Any]:
+        """Facts about the choice of the suite's items, for the report."""
         ...
 
     async def keep_report(self, name: str, digest: str | None, report: dict[str, Any]) -> str:

@@ -16,6 +16,8 @@ from typing import Any, Literal
 
 from onward.context import Context
 from onward.errors import EngineError, TamperedError
+from onward.release.record import Model
+from onward.release.validation.lineage import trained_on
 from onward.release.validation.probe_prompts import CheckResult, run_checks
 from onward.serving.engines import Engine
 from onward.serving.engines.local import LocalEngine
@@ -25,8 +27,10 @@ from onward.suites.asking import seed_of
 from onward.suites.desk import SPLIT, Complete, DeskSuite, play_all
 from onward.suites.finding import Sources, find
 from onward.suites.policy_server import serve_policy
+from onward.suites.recorded.replay import ReplaySuite
 from onward.suites.safety import report as red_team
 from onward.suites.suite import ItemResult, OnItem, Suite
+from onward.suites.trained import TrainedOn
 from onward.training import checkpoints
 from onward.training.signatures import Trust
 from onward.training.spec import recipes
@@ -89,6 +93,8 @@ class EngineSuite:
         self._engine = any_engine(ctx.settings.run_dir)
         self._loaded: set[str] = set()
         self._found: dict[str, Suite] = {}
+        self._models: tuple[Model, ...] = ()
+        self._trained: TrainedOn | None = None
         self._on_item = on_item
         self._max_tokens = recipes.for_model(ctx.settings.model.base).max_tokens
 
@@ -132,14 +138,26 @@ class EngineSuite:
         await self._engine.load_adapter(digest, folder)
         self._loaded.add(digest)
 
+    async def begin(self, *models: Model) -> None:
+        """Begins a comparison of these models; recorded tasks that one was trained on are left out."""
+        self._models, self._trained = models, None
+
     async def find(self, name: str) -> Suite:
         """Returns the suite, which has the same items for every policy until ``finish``."""
         if name not in self._found:
             given = self._ctx.settings.validation
-            sources = Sources(
-                self._ctx.settings.data_dir, self._ctx.warehouse, items=given.size, rubric=given.rubric
+            if name.startswith("recorded:") and self._trained is None and self._models:
+                self._trained = await trained_on(self._ctx, self._models)
+            self._found[name] = await find(
+                name,
+                Sources(
+                    self._ctx.settings.data_dir,
+                    self._ctx.warehouse,
+                    items=given.size,
+                    rubric=given.rubric,
+                    trained=self._trained,
+                ),
             )
-            self._found[name] = await find(name, sources)
         return self._found[name]
 
     async def purpose(self, name: str) -> Literal["benchmark", "safety"]:
@@ -147,6 +165,10 @@ class EngineSuite:
 
     async def suite_digest(self, name: str) -> str:
         return (await self.find(name)).digest()
+
+    async def suite_facts(self, name: str) -> dict[str, Any]:
+        found = await self.find(name)
+        return dict(found.facts) if isinstance(found, ReplaySuite) else {}
 
     async def run_suite(self, name: str, digest: str | None) -> list[ItemResult]:
         """Runs a suite. Answers and notes come back redacted, so that they may be stored."""

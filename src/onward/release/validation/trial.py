@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar
 from onward.config import Settings
 from onward.errors import EngineError, OnwardError
 from onward.lru import Lru
-from onward.release.record import ReleaseRecord
+from onward.release.record import Model, ReleaseRecord
 from onward.release.validation import verdict
 from onward.release.validation.comparison import Suite
 from onward.release.validation.probe_prompts import CheckResult
@@ -67,6 +67,7 @@ class Trial:
         if not self._rules.suites and not self._rules.other_tasks:
             return await verdict.validate(None, None, self._suite, self._rules)
         try:
+            await self._suite.begin(record.candidate, record.current)
             for model in (record.current, record.candidate):
                 await self._suite.prepare(model.adapter_digest, model.object_prefix, model.manifest_sha256)
             candidate, current = record.candidate.adapter_digest, record.current.adapter_digest
@@ -121,11 +122,17 @@ class CachedSuite:
         """Verifies and loads again each time, because a file may have changed since."""
         await self._inner.prepare(digest, object_prefix, manifest_sha256)
 
+    async def begin(self, *models: Model) -> None:
+        await self._inner.begin(*models)
+
     async def purpose(self, name: str) -> Literal["benchmark", "safety"]:
         return await self._inner.purpose(name)
 
     async def suite_digest(self, name: str) -> str:
         return await self._inner.suite_digest(name)
+
+    async def suite_facts(self, name: str) -> dict[str, Any]:
+        return await self._inner.suite_facts(name)
 
     async def keep_report(self, name: str, digest: str | None, report: dict[str, Any]) -> str:
         return await self._inner.keep_report(name, digest, report)

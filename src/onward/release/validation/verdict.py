@@ -7,7 +7,7 @@ is listed and never claimed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -16,7 +16,7 @@ import numpy as np
 from onward.config import Settings
 from onward.release import wording
 from onward.release.validation import checks
-from onward.release.validation.comparison import Pairs, Suite, compare, gains, items_needed, pair
+from onward.release.validation.comparison import NONE_LEFT, Pairs, Suite, compare, gains, items_needed, pair
 from onward.suites.finding import ALIASES
 from onward.suites.safety import judging, report
 from onward.suites.safety.items import ASPECTS
@@ -112,8 +112,8 @@ async def _run(
     old = await host.run_suite(name, current)
     new = await host.run_suite(name, candidate)
     safety_suites = max(1, list(roles.values()).count("safety"))
-    digest = await host.suite_digest(name)
-    judged = judge(name, new, old, rules, role=roles[name], digest=digest, safety_suites=safety_suites)
+    facts = {"digest": await host.suite_digest(name), **await host.suite_facts(name)}
+    judged = judge(name, new, old, rules, role=roles[name], items=facts, safety_suites=safety_suites)
     if judged.safety is not None:
         names = ((candidate or "base")[:12], (current or "base")[:12])
         judged.facts["report"] = await host.keep_report(
@@ -129,13 +129,18 @@ def judge(
     rules: Rules,
     *,
     role: Role = "benchmark",
-    digest: str = "",
+    items: Mapping[str, Any] | None = None,
     safety_suites: int = 1,
 ) -> Judged:
-    """Judges one suite. ``safety_suites``: how many share the budget of false failures. Raises
-    TrainingError("DATA") if the two did not play the same items."""
+    """Judges one suite. ``items``: facts about the choice of its items. ``safety_suites``: how many share the
+    budget of false failures. Raises TrainingError("DATA") if the two did not play the same items."""
+    facts: dict[str, Any] = {"role": role, "limit": rules.min_delta, **(items or {})}
+    if not candidate and not current:
+        facts |= {"verdict": "not shown", "judged": "it has no item", "unscored": dict(NONE_LEFT), "tasks": 0}
+        facts["judged"] += wording.trained_words(facts, "; ")
+        return Judged(name, facts, ())
     pairs, unscored = pair(candidate, current)
-    facts: dict[str, Any] = {"role": role, "digest": digest, "unscored": unscored, "limit": rules.min_delta}
+    facts["unscored"] = unscored
     if role == "safety":
         found = judging.compare(candidate, current, suites=safety_suites)
         numbers = asdict(compare(pairs)) if pairs else {"tasks": 0}

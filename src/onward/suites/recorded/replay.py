@@ -10,7 +10,7 @@ import asyncio
 import hashlib
 import inspect
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -41,8 +41,17 @@ class ReplaySuite:
 
     purpose: Literal["benchmark", "safety"] = "benchmark"
 
-    def __init__(self, name: str, tasks: Sequence[RecordedTask], rubric: Rubric | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        tasks: Sequence[RecordedTask],
+        rubric: Rubric | None = None,
+        *,
+        facts: Mapping[str, Any] | None = None,
+    ) -> None:
+        """``facts``: how the tasks were chosen, for the report of a validation."""
         self.name, self.tasks, self._rubric = name, list(tasks), rubric
+        self.facts = dict(facts or {})
 
     @property
     def size(self) -> int:
