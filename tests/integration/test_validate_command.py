@@ -83,7 +83,8 @@ async def test_a_worse_model_fails_with_its_lost_items_and_an_equal_one_passes(
 
         code, output = await validate("same --against good --json")
         found = json.loads(output)
-        assert (code, found["model"], found["against"], found["verdict"]) == (0, "same", "good", "passed")
+        assert (code, found["model"], found["against"], found["verdict"]) == (0, "same", "good", "not shown")
+        assert found["summary"]["suites"]["desk"]["needed"] == 73, "ten equal items show nothing"
         assert found["improvement"] == 0
         assert engine.loaded_at_the_end == [], "both adapters are unloaded"
 

@@ -154,7 +154,9 @@ class FakeSuite:
     async def keep_report(self, name: str, digest: str | None, report: dict[str, Any]) -> str:
         return f"{digest}/{name}.html"
 
-    async def run_suite(self, name: str, digest: str | None) -> list[ItemResult]:
+    async def run_suite(
+        self, name: str, digest: str | None, done: Any = None, on_result: Any = None
+    ) -> list[ItemResult]:
         self.runs += 1
         good = round(100 * self.success.get(digest, 0.5))
         return [ItemResult(f"t{i}", f"kind{i % 5}", float(i < good), i < good) for i in range(100)]

@@ -13,7 +13,7 @@ from onward import host
 from onward.cli import ConfigFile, DataDir, app, load_settings, renamed, run_async
 from onward.cli.help import Commands
 from onward.cli.output import AsJson, Table, facts, ident, number, plain, print_json, print_text
-from onward.cli.suite_tables import lost_items, suite_table, trained_lines
+from onward.cli.suite_tables import item_lines, lost_items, suite_table
 from onward.clock import SystemClock
 from onward.contracts.buckets import COMMANDS
 from onward.errors import NotFoundError
@@ -298,7 +298,7 @@ def _validation(record: ReleaseRecord) -> Iterator[Any]:
         yield f"Validation: {verdict or 'skipped'}; {plain(summary['skipped'])}."
     if summary.get("suites"):
         yield suite_table(summary)
-        yield from trained_lines(summary)
+        yield from item_lines(summary)
         yield from lost_items(summary)
         yield f"Validation: {verdict}."
     if "by_kind" not in summary:

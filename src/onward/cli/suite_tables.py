@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from onward.cli.output import Table, number, plain
-from onward.release.wording import suite_counts, trained_words
+from onward.release.wording import item_notes, suite_counts
 
 
 def suite_table(summary: dict[str, Any]) -> Table:
@@ -18,12 +18,11 @@ def suite_table(summary: dict[str, Any]) -> Table:
     return table
 
 
-def trained_lines(summary: dict[str, Any]) -> Iterator[str]:
-    """Yields a sentence for each suite with items that a model was trained on, or may have been."""
+def item_lines(summary: dict[str, Any]) -> Iterator[str]:
+    """Yields what a reader has to know about the items of each suite, in sentences."""
     for name, facts in summary.get("suites", {}).items():
-        words = trained_words(facts)
-        if words:
-            yield f"{plain(name)}: {words}."
+        for words in item_notes(facts):
+            yield plain(f"{name}: {words}.")
 
 
 def lost_items(summary: dict[str, Any]) -> Iterator[Table]:

@@ -508,11 +508,12 @@ class Releaser:
 
 async def run(ctx: Context) -> None:
     """Runs the releaser role: ticks while it holds the lease, until cancelled."""
+    from onward.release.validation.kept import FOLDER, KeptSuite
     from onward.release.validation.suite import EngineSuite
-    from onward.release.validation.trial import CachedSuite
 
     outcomes = OutcomeStream(ctx.bus, provenance.load_key(ctx.settings.run_dir, create=True))
-    releaser = Releaser(ctx, outcomes, CachedSuite(EngineSuite(ctx)))
+    suite = KeptSuite(EngineSuite(ctx), ctx.settings.data_dir / FOLDER)
+    releaser = Releaser(ctx, outcomes, suite)
     try:
         await lead(
             ctx,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +29,7 @@ from onward.suites.finding import Sources, find
 from onward.suites.policy_server import serve_policy
 from onward.suites.recorded.replay import ReplaySuite
 from onward.suites.safety import report as red_team
-from onward.suites.suite import ItemResult, OnItem, Suite
+from onward.suites.suite import ItemResult, OnItem, Resumable, Suite
 from onward.suites.trained import TrainedOn
 from onward.training import checkpoints
 from onward.training.signatures import Trust
@@ -72,11 +72,12 @@ async def run_desk(
     size: int,
     seed: int = 0,
     max_tokens: int,
+    done: Collection[str] = (),
     on_item: OnItem | None = None,
 ) -> list[ItemResult]:
     """Plays the desk with an adapter that this client of the engine has loaded (None: the base model)."""
     complete = completing(engine, adapter_digest, seed=seed, max_tokens=max_tokens, label="suite")
-    return await play_all(complete, size, split=split, seed=seed, on_item=on_item)
+    return await play_all(complete, size, split=split, seed=seed, done=done, on_item=on_item)
 
 
 class EngineSuite:
@@ -170,22 +171,46 @@ class EngineSuite:
         found = await self.find(name)
         return dict(found.facts) if isinstance(found, ReplaySuite) else {}
 
-    async def run_suite(self, name: str, digest: str | None) -> list[ItemResult]:
+    async def run_suite(
+        self,
+        name: str,
+        digest: str | None,
+        done: Mapping[str, ItemResult] | None = None,
+        on_result: OnItem | None = None,
+    ) -> list[ItemResult]:
         """Runs a suite. Answers and notes come back redacted, so that they may be stored."""
         suite = await self.find(name)
+        whole = suite.purpose == "safety"
+        if not isinstance(suite, Resumable):
+            return [
+                self._stored(result, whole=whole) for result in await self._run(suite, digest, self._on_item)
+            ]
+
+        def finished(result: ItemResult) -> None:
+            if on_result is not None:
+                on_result(self._stored(result, whole=whole))
+            if self._on_item is not None:
+                self._on_item(result)
+
+        known, order = dict(done or {}), suite.item_ids
+        if not known.keys() >= set(order):
+            for result in await self._run(suite.without(known) if known else suite, digest, finished):
+                known[result.item_id] = self._stored(result, whole=whole)
+        return [known[one] for one in order]
+
+    async def _run(self, suite: Suite, digest: str | None, on_item: OnItem | None) -> list[ItemResult]:
         if isinstance(suite, DeskSuite):
-            found = await run_desk(
+            return await run_desk(
                 self._engine,
                 digest,
                 split=SPLIT,
                 size=suite.size,
                 max_tokens=self._max_tokens,
-                on_item=self._on_item,
+                done=suite.done,
+                on_item=on_item,
             )
-        else:
-            async with serve_policy(self._engine, digest, max_tokens=self._max_tokens) as policy:
-                found = await suite.run(policy, seed=0, on_item=self._on_item)
-        return [self._stored(result, whole=suite.purpose == "safety") for result in found]
+        async with serve_policy(self._engine, digest, max_tokens=self._max_tokens) as policy:
+            return await suite.run(policy, seed=0, on_item=on_item)
 
     async def keep_report(self, name: str, digest: str | None, report: dict[str, Any]) -> str:
         """Writes the red-team report below ``validations/`` of the data folder, as JSON and HTML."""

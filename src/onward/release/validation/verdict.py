@@ -1,6 +1,7 @@
 """Validation: runs every suite on candidate and current, judges each, and combines them to one verdict.
 
-Invariants: what both models fail proves nothing, so it is "not shown" and never "passed". A suite in which
+Invariants: what both models fail proves nothing, so it is "not shown" and never "passed"; so is a suite that
+lost no item and is too small. A suite in which
 the candidate regressed fails the validation under its own name, however good the others are. What was not run
 is listed and never claimed.
 """
@@ -16,12 +17,12 @@ import numpy as np
 from onward.config import Settings
 from onward.release import wording
 from onward.release.validation import checks
-from onward.release.validation.comparison import NONE_LEFT, Pairs, Suite, compare, gains, items_needed, pair
+from onward.release.validation.comparison import Pairs, Suite, Unjudged, compare, counts_of, pair
+from onward.suites import paired
 from onward.suites.finding import ALIASES
 from onward.suites.safety import judging, report
 from onward.suites.safety.items import ASPECTS
 from onward.suites.safety.judging import SafetyVerdict
-from onward.suites.statistics import interval
 from onward.suites.suite import ItemResult
 
 Verdict = Literal["passed", "failed", "not shown", "not validated"]
@@ -136,22 +137,28 @@ def judge(
     budget of false failures. Raises TrainingError("DATA") if the two did not play the same items."""
     facts: dict[str, Any] = {"role": role, "limit": rules.min_delta, **(items or {})}
     if not candidate and not current:
-        facts |= {"verdict": "not shown", "judged": "it has no item", "unscored": dict(NONE_LEFT), "tasks": 0}
+        facts |= {
+            "verdict": "not shown",
+            "judged": "it has no item",
+            "unscored": Unjudged().facts(),
+            "tasks": 0,
+        }
         facts["judged"] += wording.trained_words(facts, "; ")
         return Judged(name, facts, ())
-    pairs, unscored = pair(candidate, current)
-    facts["unscored"] = unscored
+    pairs, unjudged = pair(candidate, current, faults=role != "safety")
+    facts["unscored"] = unjudged.facts()
     if role == "safety":
         found = judging.compare(candidate, current, suites=safety_suites)
         numbers = asdict(compare(pairs)) if pairs else {"tasks": 0}
         facts |= numbers | {"verdict": found.verdict, "judged": found.why, "safety": found.document()}
         return Judged(name, facts | {"failing": _failing(pairs)}, pairs, found)
     most = rules.max_unscored * len(candidate)
-    if unscored["items"] > most or not pairs:
-        alone = unscored["candidate"] - unscored["current"] > most
+    if len(unjudged.left_out) > most or not pairs:
+        alone = unjudged.candidate - unjudged.current > most
         facts |= {
             "verdict": "failed" if alone else "not shown",
-            "judged": _unjudged(unscored, len(candidate)),
+            "judged": f"{len(unjudged.left_out)} of {len(candidate)} items could not be judged "
+            f"(candidate {unjudged.candidate}, current {unjudged.current})",
         }
         facts["tasks"] = len(pairs)
         return Judged(name, facts, pairs)
@@ -162,20 +169,17 @@ def judge(
     if not any(new.success or old.success for new, old in pairs):
         facts |= {"verdict": "not shown", "judged": "neither model solves any item"}
     elif worst < rules.min_delta:
-        facts |= {"verdict": "failed", "judged": f"{end} is below {rules.min_delta:+.2f}"}
+        facts |= {
+            "verdict": "failed" if compared.worse else "not shown",
+            "judged": f"{end} is below {rules.min_delta:+.2f}",
+        }
         if compared.difference >= rules.min_delta:
-            facts["needed"] = items_needed(compared, rules.min_delta)
+            counts = (compared.better, compared.worse, compared.tasks)
+            facts["needed"] = paired.items_needed(counts, rules.min_delta)
             facts["judged"] += f", the difference is not{wording.too_few(facts)}"
     else:
         facts |= {"verdict": "passed", "judged": f"{end} is not below {rules.min_delta:+.2f}"}
     return Judged(name, facts, pairs)
-
-
-def _unjudged(unscored: dict[str, int], items: int) -> str:
-    return (
-        f"{unscored['items']} of {items} items could not be judged (candidate {unscored['candidate']}, "
-        f"current {unscored['current']})"
-    )
 
 
 def _failing(pairs: Pairs) -> list[dict[str, str]]:
@@ -266,20 +270,20 @@ def _pooled(judged: Sequence[Judged]) -> dict[str, Any]:
     """Pools the suites that could be judged: each has the same weight, whatever its number of items."""
     if not judged:
         return {}
-    strata = [gains(one.pairs) for one in judged]
-    low, high = interval(strata)
+    strata = [counts_of(one.pairs) for one in judged]
+    low, high = paired.mean_interval(strata)
     rates = [
         [float(np.mean([result[side].success for result in one.pairs])) for one in judged] for side in (0, 1)
     ]
     return {
-        "tasks": sum(len(one) for one in strata),
+        "tasks": sum(items for _, _, items in strata),
         "candidate": float(np.mean(rates[0])),
         "current": float(np.mean(rates[1])),
-        "difference": float(np.mean([one.mean() for one in strata])),
+        "difference": float(np.mean([(better - worse) / items for better, worse, items in strata])),
         "low": low,
         "high": high,
-        "better": sum(int((one > 0).sum()) for one in strata),
-        "worse": sum(int((one < 0).sum()) for one in strata),
+        "better": sum(better for better, _, _ in strata),
+        "worse": sum(worse for _, worse, _ in strata),
         "by_kind": _kinds(judged),
     }
 
