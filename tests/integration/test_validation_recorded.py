@@ -236,6 +236,27 @@ async def test_what_is_not_known_is_said_and_is_no_zero(warehouse: Warehouse, tm
     assert why.startswith(f"Dataset {name[:12]} of c cannot be read")
 
 
+async def test_what_was_trained_in_one_environment_is_tried_in_the_others(
+    warehouse: Warehouse, tmp_path: Path
+) -> None:
+    world = trained_world(warehouse, tmp_path)
+    place = "https://envs.example.org/shop"
+    more = load(
+        environ={}, overrides={"data_dir": tmp_path, "training": {"environments": [place, "pack:OTHER"]}}
+    )
+    ctx = replace(world.ctx, settings=more)
+    for job, environment in (("j1", {"name": "maze"}), ("j2", {"url": place})):
+        dataset = {"source": "local", "environment": environment}
+        entry = JobEntry(job_id=job, state="completed", request={"training_config": {"dataset": dataset}})
+        await ctx.bus.bucket("rl_jobs").put(f"job.{job}", entry.dump())
+    parent = model("m1", "j1")
+    await ctx.bus.bucket("rl_models").put(model_key("m1"), parent.dump())
+    host = Scripted(ctx)
+    await host.begin(model("m2", "j2", "m1"), parent)
+    found = await host.other_tasks(["desk", "auto", "env:wordle"])
+    assert found == ["desk", "env:wordle", "env:crafting", "env:desk", "env:pack:OTHER"]
+
+
 async def test_a_release_whose_recorded_tasks_were_all_trained_on_shows_nothing(
     warehouse: Warehouse, tmp_path: Path
 ) -> None:

@@ -142,6 +142,9 @@ class FakeSuite:
     async def begin(self, *models: Any) -> None:
         self.begun = [model.model_id for model in models]
 
+    async def other_tasks(self, names: Any) -> list[str]:
+        return list(names)
+
     async def suite_facts(self, name: str) -> dict[str, Any]:
         return {}
 

@@ -18,8 +18,9 @@ from onward.context import Context
 from onward.errors import ConfigError, NotFoundError
 from onward.files import write_whole
 from onward.progress import Bars
+from onward.release import versions
 from onward.release.record import Model, Releases
-from onward.release.validation.verdict import Rules, validate
+from onward.release.validation.verdict import Rules, validate, with_human_score
 from onward.suites import paired
 from onward.suites.finding import ALIASES
 from onward.suites.suite import ItemResult
@@ -40,7 +41,8 @@ def validate_model(
     ] = None,
     html: Annotated[Path | None, typer.Option(help="Write the report as one HTML file.")] = None,
     human_score: Annotated[
-        float | None, typer.Option(min=0, max=1, help="Score given by a person; stored with the result.")
+        float | None,
+        typer.Option(min=0, max=1, help="Score given by a person; stored in the model's entry."),
     ] = None,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Play every item again, also those with a stored result.")
@@ -64,8 +66,9 @@ def validate_model(
     if not rules.suites and not rules.other_tasks:
         raise ConfigError("There is no suite to validate with: give --suite, or set validation.suites.")
     with Bars(console(), quiet=as_json) as bars:
-        found = run_async(_run(settings, rules, model, against, bars, said=not as_json, fresh=fresh))
-    found["human_score"] = human_score
+        found = run_async(
+            _run(settings, rules, model, against, human_score, bars, said=not as_json, fresh=fresh)
+        )
     write_whole(_stored(settings, model), json.dumps(found, indent=1, allow_nan=False).encode(), 0o600)
     if html is not None:
         from onward.release.validation.report import write
@@ -84,6 +87,7 @@ async def _run(
     rules: Rules,
     model: str,
     against: str | None,
+    human_score: float | None,
     bars: Bars,
     *,
     said: bool,
@@ -105,7 +109,8 @@ async def _run(
         kept = KeptSuite(engine, settings.data_dir / FOLDER, fresh=fresh, on_item=item)
         try:
             await engine.begin(candidate, current)
-            suites = [await engine.find(name) for name in (*rules.suites, *rules.other_tasks)]
+            others = await engine.other_tasks(rules.other_tasks)
+            suites = [await engine.find(name) for name in (*rules.suites, *others)]
             sizes = [one.size for one in suites]
             if all(sizes):
                 bar.update(0, total=2 * sum(sizes))
@@ -122,6 +127,9 @@ async def _run(
         if said and kept.known:
             words = f"{kept.known:,} results are from an earlier run; --fresh plays every item again."
             bars.console.print(words, markup=False, highlight=False, soft_wrap=True)
+        if human_score is not None:
+            await versions.note_human_score(ctx.bus, candidate.model_id, human_score, clock=ctx.clock)
+        found = with_human_score(found, human_score) | {"human_score": human_score}
         return {"model": candidate.model_id, "against": current.model_id, **found}
 
 

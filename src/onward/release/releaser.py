@@ -42,12 +42,13 @@ from onward.release.evidence.rates import figures, step_counts
 from onward.release.explaining.logged_work import with_estimate
 from onward.release.initial import install_base, install_initial
 from onward.release.plan import State
-from onward.release.record import Model, ReleaseRecord, Releases
+from onward.release.record import HUMAN_SCORE, Model, ReleaseRecord, Releases
 from onward.release.routes import endpoint_of, shares, single_arm
 from onward.release.tensorzero import following
 from onward.release.traffic import sessions_per_day
 from onward.release.validation.comparison import Suite
 from onward.release.validation.trial import Trial
+from onward.release.validation.verdict import with_human_score
 from onward.roles import lead, together
 from onward.telemetry import audit, logs
 
@@ -286,6 +287,8 @@ class Releaser:
     async def _validated(self, record: ReleaseRecord, found: dict[str, Any]) -> None:
         """Rejects the candidate, or gives it a plan and its first traffic."""
         found = await with_estimate(found, self.ctx.bus.bucket("rl_jobs"), record.job_id)
+        stored = await self.releases.model(record.candidate.model_id)
+        found = with_human_score(found, (stored or record.candidate).validation.get(HUMAN_SCORE))
         record = record.model_copy(update={"validation": found})
         gauges.show_scores(self.ctx.metrics, record)
         settings = self.ctx.settings.release

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -9,9 +10,13 @@ from release_world import FakeSuite, World
 
 from onward.config import Settings, load
 from onward.errors import ConfigError
+from onward.ids import model_key
 from onward.release import wording
+from onward.release.adding import request_release
+from onward.release.record import Model
 from onward.release.validation import comparison
 from onward.release.validation.verdict import Rules, judge, not_validated, validate
+from onward.release.versions import note_human_score
 from onward.suites.suite import ItemResult
 
 POINT = Rules(("a",), regression="point")
@@ -181,6 +186,27 @@ def test_what_moved_is_named_and_no_suite_is_the_default() -> None:
     assert Settings.model_validate({}).validation.suites == []
     with pytest.raises(ConfigError, match=r"validation\.suites"):
         load(environ={}, overrides={"release": {"suite_size": 10}})
+
+
+async def test_a_persons_score_is_in_the_entry_and_in_the_events_of_a_later_release() -> None:
+    world = World(time_scale=0.01, validation={"suites": ["desk"]})
+    await world.install()
+    added = Model(model_id="mine", adapter_digest="d1", object_prefix="p", training_job_id="j", state="added")
+    bus: Any = world.bus
+    await bus.bucket("rl_models").create(model_key("mine"), added.dump())
+    await note_human_score(bus, "mine", 0.8, clock=world.clock)
+    await request_release(bus, "mine", clock=world.clock)
+    await world.until(lambda: world.record.serving, sessions=0, seconds=1)
+    event = next(one for one in world.deployed if one["metadata"]["event"] == "candidate")
+    assert event["validation_results"]["human_eval_score"] == 0.8
+    assert event["validation_results"]["benchmark_passed"]
+    assert "human_evaluation" not in event["metadata"]["not_run"]
+    stored = json.loads(bus.bucket("rl_models").data[model_key("mine")][0])
+    assert stored["validation"]["human_eval_score"] == 0.8
+    await note_human_score(bus, "mine", 0.6, clock=world.clock)
+    await world.run(3)
+    stored = json.loads(bus.bucket("rl_models").data[model_key("mine")][0])
+    assert stored["validation"]["human_eval_score"] == 0.6, "the release leaves it as it is"
 
 
 async def test_a_release_without_a_suite_says_so_in_event_and_record() -> None:

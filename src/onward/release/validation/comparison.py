@@ -161,6 +161,10 @@ class Suite(Protocol):
         """Begins a comparison of these models: recorded tasks that one was trained on are left out."""
         ...
 
+    async def other_tasks(self, names: Sequence[str]) -> list[str]:
+        """Names of suites, with ``auto`` replaced by the environments in which no model was trained."""
+        ...
+
     async def purpose(self, name: str) -> Literal["benchmark", "safety"]:
         """Purpose of the suite of that name. Raises ConfigError, NotFoundError."""
         ...

@@ -13,7 +13,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
@@ -117,6 +117,9 @@ class KeptSuite:
 
     async def begin(self, *models: Model) -> None:
         await self._inner.begin(*models)
+
+    async def other_tasks(self, names: Sequence[str]) -> list[str]:
+        return await self._inner.other_tasks(names)
 
     async def purpose(self, name: str) -> Literal["benchmark", "safety"]:
         return await self._inner.purpose(name)

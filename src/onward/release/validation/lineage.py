@@ -16,6 +16,7 @@ from typing import Any
 from onward.bus import read_stored
 from onward.context import Context
 from onward.contracts.buckets import JobEntry
+from onward.envs.registry import BUILT_IN
 from onward.errors import NotFoundError, ObjectError, TamperedError
 from onward.export import records
 from onward.files import make_folder, write_whole
@@ -94,6 +95,22 @@ async def _why_none(ctx: Context, model: Model) -> str | None:
     if dataset.get("source") == "local" and dataset.get("environment"):
         return None  # it played; recorded work took no part
     return f"The dataset of {model.model_id}, job {model.training_job_id}, is not stored any more."
+
+
+async def other_environments(ctx: Context, models: Sequence[Model]) -> list[str]:
+    """Returns the suites of the environments that are built in or set (``training.environments``), and in
+    which none of the models or their ancestors was trained."""
+    jobs = ctx.bus.bucket(JobEntry.BUCKET)
+    played: set[str] = set()
+    for model in await _lineage(ctx, models):
+        job = None
+        if not isinstance(model, str):
+            job = (await read_stored(jobs, JobEntry, model.training_job_id)).document
+        dataset = {} if job is None else (job.request.get("training_config") or {}).get("dataset") or {}
+        environment = dataset.get("environment") or {}
+        played |= {str(environment[name]) for name in ("name", "url") if environment.get(name)}
+    known = [*BUILT_IN, *ctx.settings.training.environments]
+    return [f"env:{place}" for place in dict.fromkeys(known) if place not in played]
 
 
 async def _datasets(store: Objects, folder: Path) -> dict[str, list[str]]:

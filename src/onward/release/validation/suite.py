@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import Any, Literal
 from onward.context import Context
 from onward.errors import EngineError, TamperedError
 from onward.release.record import Model
-from onward.release.validation.lineage import trained_on
+from onward.release.validation.lineage import other_environments, trained_on
 from onward.release.validation.probe_prompts import CheckResult, run_checks
 from onward.serving.engines import Engine
 from onward.serving.engines.local import LocalEngine
@@ -78,6 +78,10 @@ async def run_desk(
     """Plays the desk with an adapter that this client of the engine has loaded (None: the base model)."""
     complete = completing(engine, adapter_digest, seed=seed, max_tokens=max_tokens, label="suite")
     return await play_all(complete, size, split=split, seed=seed, done=done, on_item=on_item)
+
+
+AUTO = "auto"
+"""Entry of ``validation.other_tasks``: every environment in which the models were not trained."""
 
 
 class EngineSuite:
@@ -160,6 +164,13 @@ class EngineSuite:
                 ),
             )
         return self._found[name]
+
+    async def other_tasks(self, names: Sequence[str]) -> list[str]:
+        """Replaces ``auto`` by the environments in which the models were not trained."""
+        found: list[str] = []
+        for name in names:
+            found += await other_environments(self._ctx, self._models) if name == AUTO else [name]
+        return list(dict.fromkeys(found))
 
     async def purpose(self, name: str) -> Literal["benchmark", "safety"]:
         return (await self.find(name)).purpose

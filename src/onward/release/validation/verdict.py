@@ -16,6 +16,7 @@ import numpy as np
 
 from onward.config import Settings
 from onward.release import wording
+from onward.release.record import HUMAN_SCORE
 from onward.release.validation import checks
 from onward.release.validation.comparison import Pairs, Suite, Unjudged, compare, counts_of, pair
 from onward.suites import paired
@@ -97,8 +98,8 @@ async def validate(candidate: str | None, current: str | None, host: Suite, rule
     """
     if not rules.suites and not rules.other_tasks:
         return not_validated("no suite is set: name one in validation.suites", rules)
-    roles: dict[str, Role] = {name: await host.purpose(name) for name in rules.suites}
-    roles |= dict.fromkeys(rules.other_tasks, "other")
+    roles: dict[str, Role] = dict.fromkeys(await host.other_tasks(rules.other_tasks), "other")
+    roles |= {name: await host.purpose(name) for name in rules.suites}
     judged = [await _run(name, candidate, current, host, rules, roles) for name in roles]
     facts: dict[str, Any] = {}
     if DESK in rules.suites:
@@ -327,6 +328,17 @@ def not_validated(why: str, rules: Rules) -> dict[str, Any]:
             "required": rules.required,
         },
         "not_run": ["benchmark", "format", "comparison", *PIPELINE, *ASPECTS],
+    }
+
+
+def with_human_score(found: dict[str, Any], score: float | None) -> dict[str, Any]:
+    """Returns a result with a person's score (None: there is none). It decides nothing."""
+    if score is None:
+        return found
+    return {
+        **found,
+        "results": {**found["results"], HUMAN_SCORE: score},
+        "not_run": [name for name in found["not_run"] if name != "human_evaluation"],
     }
 
 
