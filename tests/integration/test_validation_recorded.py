@@ -28,6 +28,7 @@ from onward.release.validation.probe_prompts import CheckResult
 from onward.release.validation.suite import EngineSuite
 from onward.suites.finding import Sources, find
 from onward.suites.recorded.suite import freeze, read_set
+from onward.suites.trained import TrainedOn
 from onward.training.data import snapshots
 from onward.warehouse import EmbeddedWarehouse, Objects, Warehouse
 
@@ -213,6 +214,22 @@ async def test_what_a_model_of_either_lineage_was_trained_on_is_left_out_by_id_t
 
     await warehouse.command("TRUNCATE TABLE trajectories")
     assert await trained_on(world.ctx, models[1:]) == trained, "each dataset is read once"
+
+
+async def test_a_comparison_that_goes_on_has_its_tasks_although_newer_ones_came(
+    warehouse: Warehouse, tmp_path: Path
+) -> None:
+    rule = "recorded:agent=helpdesk,items=5"
+    sources = Sources(tmp_path, warehouse, trained=TrainedOn(frozenset(["t-29"])), comparison="a/b")
+    first: Any = await find(rule, sources)
+    await store(warehouse, [recorded(40)], [])
+    again: Any = await find(rule, sources)
+    assert [task.item_id for task in again.tasks] == [f"t-{n}" for n in range(24, 29)]
+    assert (again.digest(), again.facts) == (first.digest(), first.facts)
+    newer = [f"t-{n}" for n in (25, 26, 27, 28, 40)]
+    for other in (replace(sources, comparison="a/c"), replace(sources, fresh=True), sources):
+        found: Any = await find(rule, other)
+        assert [task.item_id for task in found.tasks] == newer, "the choice of --fresh is the new one"
 
 
 async def test_what_is_not_known_is_said_and_is_no_zero(warehouse: Warehouse, tmp_path: Path) -> None:

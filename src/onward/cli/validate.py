@@ -105,7 +105,7 @@ async def _run(
 
     async with host.parts(settings, roles=(), join=True) as ctx:
         candidate, current = await _models(ctx, model, against)
-        engine = EngineSuite(ctx, on_item=item)
+        engine = EngineSuite(ctx, fresh=fresh, on_item=item)
         kept = KeptSuite(engine, settings.data_dir / FOLDER, fresh=fresh, on_item=item)
         try:
             await engine.begin(candidate, current)

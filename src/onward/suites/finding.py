@@ -35,6 +35,11 @@ class Sources:
     """``module:function`` that judges recorded tasks; None: the outcome rule."""
     trained: TrainedOn | None = None
     """Work that the models of the comparison were trained on; None: not looked up."""
+    comparison: str | None = None
+    """Name of the comparison, such as the digests of both models: a suite that is chosen by a rule has the
+    same items whenever it is asked for under this name. None: they are chosen anew."""
+    fresh: bool = False
+    """Whether items are chosen anew for ``comparison`` too."""
 
 
 Factory = Callable[[str, Sources], Awaitable[Suite]]

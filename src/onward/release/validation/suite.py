@@ -88,7 +88,8 @@ class EngineSuite:
     """Runs suites and checks of a release on an engine of this loop. An adapter stays loaded as long as the
     client that loaded it is connected, so one client serves from ``prepare`` to ``finish``."""
 
-    def __init__(self, ctx: Context, *, on_item: OnItem | None = None) -> None:
+    def __init__(self, ctx: Context, *, fresh: bool = False, on_item: OnItem | None = None) -> None:
+        """``fresh``: recorded tasks are chosen anew for models that were compared before."""
         from onward.capture.make_redactor import redactor_of  # compiles the rules: only if answers are stored
 
         self._ctx = ctx
@@ -99,6 +100,7 @@ class EngineSuite:
         self._loaded: set[str] = set()
         self._found: dict[str, Suite] = {}
         self._models: tuple[Model, ...] = ()
+        self._fresh = fresh
         self._trained: TrainedOn | None = None
         self._on_item = on_item
         self._max_tokens = recipes.for_model(ctx.settings.model.base).max_tokens
@@ -161,6 +163,8 @@ class EngineSuite:
                     items=given.size,
                     rubric=given.rubric,
                     trained=self._trained,
+                    comparison="/".join(model.adapter_digest or "base" for model in self._models) or None,
+                    fresh=self._fresh,
                 ),
             )
         return self._found[name]

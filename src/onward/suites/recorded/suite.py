@@ -98,14 +98,40 @@ async def make(rest: str, sources: Sources) -> ReplaySuite:
         return ReplaySuite(name, tasks, rubric, facts=_overlap(tasks, sources.trained))
     if rubric is None and rule.outcome is None:
         rule = replace(rule, outcome="success")
+    chosen = _chosen_path(rest, sources)
+    before = None if chosen is None or sources.fresh else _chosen_before(chosen, _folder(sources))
+    if before is not None:
+        return ReplaySuite(name, before[0], rubric, facts=before[1])
     tasks, left_out = await choose(rule, sources)
     if not tasks and not left_out.total():
         raise NotFoundError(
             f"No recorded task matches {name}: widen the rule; 'onward trajectories list' shows them."
         )
+    facts = _facts(sources.trained, left_out=left_out)
     if tasks:
-        freeze(_folder(sources), tasks)
-    return ReplaySuite(name, tasks, rubric, facts=_facts(sources.trained, left_out=left_out))
+        digest = freeze(_folder(sources), tasks)
+        if chosen is not None:
+            chosen.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            write_whole(chosen, json.dumps({"set": digest, "facts": facts}).encode(), 0o600)
+    return ReplaySuite(name, tasks, rubric, facts=facts)
+
+
+def _chosen_path(rest: str, sources: Sources) -> Path | None:
+    """Returns the file with the choice of a rule for one comparison. A validation that goes on after a
+    restart finds its items there, although newer tasks match by then."""
+    if sources.comparison is None:
+        return None
+    key = json.dumps([rest, sources.items, sources.rubric, sources.comparison])
+    return _folder(sources) / "chosen" / f"{hashlib.sha256(key.encode()).hexdigest()[:40]}.json"
+
+
+def _chosen_before(path: Path, folder: Path) -> tuple[list[RecordedTask], dict[str, Any]] | None:
+    """Returns the tasks and the facts of an earlier choice; None if there is none that can be read."""
+    try:
+        found = json.loads(path.read_bytes())
+        return read_set(folder, str(found["set"])), dict(found["facts"])
+    except (OSError, ValueError, KeyError, TypeError, NotFoundError, TamperedError):
+        return None
 
 
 def _facts(trained: TrainedOn | None, **counted: Counter[Match]) -> dict[str, Any]:
