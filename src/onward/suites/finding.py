@@ -39,7 +39,7 @@ class Sources:
     """Name of the comparison, such as the digests of both models: a suite that is chosen by a rule has the
     same items whenever it is asked for under this name. None: they are chosen anew."""
     fresh: bool = False
-    """Whether items are chosen anew for ``comparison`` too."""
+    """True if items are chosen anew for ``comparison`` too."""
 
 
 Factory = Callable[[str, Sources], Awaitable[Suite]]
