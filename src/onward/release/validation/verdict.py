@@ -98,8 +98,9 @@ async def validate(candidate: str | None, current: str | None, host: Suite, rule
     """
     if not rules.suites and not rules.other_tasks:
         return not_validated("no suite is set: name one in validation.suites", rules)
-    roles: dict[str, Role] = dict.fromkeys(await host.other_tasks(rules.other_tasks), "other")
-    roles |= {name: await host.purpose(name) for name in rules.suites}
+    roles: dict[str, Role] = {name: await host.purpose(name) for name in rules.suites}
+    for name in await host.other_tasks(rules.other_tasks):
+        roles.setdefault(name, "other")
     judged = [await _run(name, candidate, current, host, rules, roles) for name in roles]
     facts: dict[str, Any] = {}
     if DESK in rules.suites:
