@@ -683,7 +683,8 @@ class ValidationSettings(_Section):
     """Suites that a candidate is validated with, such as ``recorded:agent=NAME,days=30``. Empty: a release
     says "not validated"."""
     other_tasks: list[str] = []
-    """Suites of other tasks than the candidate was trained for: they may only stop a release."""
+    """Suites of other tasks than the candidate was trained for: they may only stop a release. ``auto``: every
+    environment that is known here and that the candidate did not play in training."""
     size: int = Field(100, ge=10)
     """Most items of a suite that can choose how many it has; both models get the same ones."""
     regression: Literal["interval", "point"] = "interval"

@@ -5,6 +5,7 @@ import dataclasses
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from docs_blocks import run_command
@@ -51,7 +52,7 @@ class Scored(suite.EngineSuite):
         super().__init__(ctx)
         self._scores = FakeSuite({}, {})
 
-    async def run_suite(self, name: str, digest: str | None) -> list[ItemResult]:
+    async def run_suite(self, name: str, digest: str | None, *_: Any) -> list[ItemResult]:
         return await self._scores.run_suite(name, digest)
 
     async def run_checks(self, digest: str | None) -> list[suite.CheckResult]:

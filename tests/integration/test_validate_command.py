@@ -76,6 +76,10 @@ async def test_a_worse_model_fails_with_its_lost_items_and_an_equal_one_passes(
         suite = stored["summary"]["suites"]["desk"]
         assert (suite["candidate"], suite["current"], suite["worse"], suite["better"]) == (0.6, 1.0, 4, 0)
         assert (stored["improvement"], stored["human_score"]) == (pytest.approx(-0.4), 0.25)
+        assert stored["results"]["human_eval_score"] == 0.25
+        assert "human_evaluation" not in stored["not_run"]
+        entry = await bus.bucket("rl_models").get(model_key("worse"))
+        assert entry is not None and json.loads(entry.value)["validation"] == {"human_eval_score": 0.25}
         text = page.read_text()
         assert SAID not in text and text.count("&lt;b&gt;I forgot it&lt;/b&gt;") == 4, "escaped"
         pictures = re.findall(r"data:image/png;base64,([\w+/=]+)", text)
@@ -83,7 +87,8 @@ async def test_a_worse_model_fails_with_its_lost_items_and_an_equal_one_passes(
 
         code, output = await validate("same --against good --json")
         found = json.loads(output)
-        assert (code, found["model"], found["against"], found["verdict"]) == (0, "same", "good", "passed")
+        assert (code, found["model"], found["against"], found["verdict"]) == (0, "same", "good", "not shown")
+        assert found["summary"]["suites"]["desk"]["needed"] == 73, "ten equal items show nothing"
         assert found["improvement"] == 0
         assert engine.loaded_at_the_end == [], "both adapters are unloaded"
 

@@ -119,6 +119,8 @@ class FakeSuite:
     """Digest → hash of the manifest that was asked for."""
     unusable: dict[str | None, Exception] = field(default_factory=dict)
     """Digest → what a check of its stored files raises."""
+    begun: list[str] = field(default_factory=list)
+    """Ids of the models of the last comparison that began."""
     base: str | None = None
     """Digest that the engine gives of its base model; None: the engine is away."""
 
@@ -144,6 +146,15 @@ class FakeSuite:
         if self.error is not None:
             raise self.error
 
+    async def begin(self, *models: Any) -> None:
+        self.begun = [model.model_id for model in models]
+
+    async def other_tasks(self, names: Any) -> list[str]:
+        return list(names)
+
+    async def suite_facts(self, name: str) -> dict[str, Any]:
+        return {}
+
     async def purpose(self, name: str) -> str:
         return "benchmark"
 
@@ -153,7 +164,9 @@ class FakeSuite:
     async def keep_report(self, name: str, digest: str | None, report: dict[str, Any]) -> str:
         return f"{digest}/{name}.html"
 
-    async def run_suite(self, name: str, digest: str | None) -> list[ItemResult]:
+    async def run_suite(
+        self, name: str, digest: str | None, done: Any = None, on_result: Any = None
+    ) -> list[ItemResult]:
         self.runs += 1
         good = round(100 * self.success.get(digest, 0.5))
         return [ItemResult(f"t{i}", f"kind{i % 5}", float(i < good), i < good) for i in range(100)]

@@ -8,7 +8,7 @@ from typing import Any
 from rich.text import Text
 
 from onward.cli.output import Table, facts, ident, number, plain, print_text
-from onward.cli.suite_tables import lost_items, suite_table
+from onward.cli.suite_tables import item_lines, lost_items, suite_table
 from onward.release.evidence.rates import ArmRates
 from onward.release.incidents.report import sentence
 from onward.release.plan import SUPPORT, State
@@ -97,6 +97,7 @@ def _validation(record: ReleaseRecord) -> Iterator[Any]:
         yield f"Validation: {verdict or 'skipped'}; {plain(summary['skipped'])}."
     if summary.get("suites"):
         yield suite_table(summary)
+        yield from item_lines(summary)
         yield from lost_items(summary)
         yield f"Validation: {verdict}."
     if "by_kind" not in summary:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from onward.cli.output import Table, number
-from onward.release.wording import suite_counts
+from onward.cli.output import Table, number, plain
+from onward.release.wording import item_notes, suite_counts
 
 
 def suite_table(summary: dict[str, Any]) -> Table:
@@ -16,6 +16,13 @@ def suite_table(summary: dict[str, Any]) -> Table:
         numbers = suite_counts(facts) if "difference" in facts else facts["judged"]
         table.add_row(name, facts["role"], facts["verdict"], facts["unscored"]["items"], numbers)
     return table
+
+
+def item_lines(summary: dict[str, Any]) -> Iterator[str]:
+    """Yields what a reader has to know about the items of each suite, in sentences."""
+    for name, facts in summary.get("suites", {}).items():
+        for words in item_notes(facts):
+            yield plain(f"{name}: {words}.")
 
 
 def lost_items(summary: dict[str, Any]) -> Iterator[Table]:

@@ -12,15 +12,16 @@ import typer
 from onward import host
 from onward.cli import ConfigFile, DataDir, app, load_settings, run_async
 from onward.cli.output import AsJson, console, plain, print_json, print_text
-from onward.cli.suite_tables import lost_items, suite_table
+from onward.cli.suite_tables import item_lines, lost_items, suite_table
 from onward.config import Settings
 from onward.context import Context
 from onward.errors import ConfigError, NotFoundError
 from onward.files import write_whole
 from onward.progress import Bars
+from onward.release import versions
 from onward.release.record import Model, Releases
-from onward.release.validation.comparison import differing_share
-from onward.release.validation.verdict import Rules, validate
+from onward.release.validation.verdict import Rules, validate, with_human_score
+from onward.suites import paired
 from onward.suites.finding import ALIASES
 from onward.suites.suite import ItemResult
 
@@ -40,8 +41,12 @@ def validate_model(
     ] = None,
     html: Annotated[Path | None, typer.Option(help="Write the report as one HTML file.")] = None,
     human_score: Annotated[
-        float | None, typer.Option(min=0, max=1, help="Score given by a person; stored with the result.")
+        float | None,
+        typer.Option(min=0, max=1, help="Score given by a person; stored in the model's entry."),
     ] = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Play every item again, also those with a stored result.")
+    ] = False,
     file: ConfigFile = None,
     data_dir: DataDir = None,
     as_json: AsJson = False,
@@ -61,8 +66,9 @@ def validate_model(
     if not rules.suites and not rules.other_tasks:
         raise ConfigError("There is no suite to validate with: give --suite, or set validation.suites.")
     with Bars(console(), quiet=as_json) as bars:
-        found = run_async(_run(settings, rules, model, against, bars, said=not as_json))
-    found["human_score"] = human_score
+        found = run_async(
+            _run(settings, rules, model, against, human_score, bars, said=not as_json, fresh=fresh)
+        )
     write_whole(_stored(settings, model), json.dumps(found, indent=1, allow_nan=False).encode(), 0o600)
     if html is not None:
         from onward.release.validation.report import write
@@ -77,8 +83,17 @@ def validate_model(
 
 
 async def _run(
-    settings: Settings, rules: Rules, model: str, against: str | None, bars: Bars, *, said: bool
+    settings: Settings,
+    rules: Rules,
+    model: str,
+    against: str | None,
+    human_score: float | None,
+    bars: Bars,
+    *,
+    said: bool,
+    fresh: bool,
 ) -> dict[str, Any]:
+    from onward.release.validation.kept import FOLDER, KeptSuite
     from onward.release.validation.suite import EngineSuite
 
     done, bar = 0, bars.add_bar("validation")
@@ -90,9 +105,12 @@ async def _run(
 
     async with host.parts(settings, roles=(), join=True) as ctx:
         candidate, current = await _models(ctx, model, against)
-        engine = EngineSuite(ctx, on_item=item)
+        engine = EngineSuite(ctx, fresh=fresh, on_item=item)
+        kept = KeptSuite(engine, settings.data_dir / FOLDER, fresh=fresh, on_item=item)
         try:
-            suites = [await engine.find(name) for name in (*rules.suites, *rules.other_tasks)]
+            await engine.begin(candidate, current)
+            others = await engine.other_tasks(rules.other_tasks)
+            suites = [await engine.find(name) for name in (*rules.suites, *others)]
             sizes = [one.size for one in suites]
             if all(sizes):
                 bar.update(0, total=2 * sum(sizes))
@@ -102,16 +120,29 @@ async def _run(
                     bars.console.print(words, markup=False, highlight=False, soft_wrap=True)
             for one in (current, candidate):
                 await engine.prepare(one.adapter_digest, one.object_prefix, one.manifest_sha256)
-            found = await validate(candidate.adapter_digest, current.adapter_digest, engine, rules)
+            found = await validate(candidate.adapter_digest, current.adapter_digest, kept, rules)
         finally:
             await engine.finish()
         bar.finish()
+        if said and kept.known:
+            words = f"{kept.known:,} results are from an earlier run; --fresh plays every item again."
+            bars.console.print(words, markup=False, highlight=False, soft_wrap=True)
+        if human_score is not None:
+            await versions.note_human_score(ctx.bus, candidate.model_id, human_score, clock=ctx.clock)
+        found = with_human_score(found, human_score) | {"human_score": human_score}
         return {"model": candidate.model_id, "against": current.model_id, **found}
 
 
 def what_it_asks(name: str, items: int, limit: float) -> str:
     """Returns the sentence that says before the run what the interval rule asks of a suite."""
-    share = differing_share(items, limit)
+    share = paired.differing_share(items, limit)
+    if share is None:
+        least = paired.least_items(limit)
+        return (
+            f"{name}: {items:,} items are too few for the interval rule, even if the two models differ on "
+            f"none of them: it takes {least:,}. Take more items (validation.size), or "
+            f'validation.regression = "point", which asks less.'
+        )
     if share >= 1.0:
         return f"{name}: {items:,} items, enough for the interval rule whatever the two models answer."
     return (
@@ -146,6 +177,8 @@ def _stored(settings: Settings, model: str) -> Path:
 
 def _show(found: dict[str, Any], html: Path | None) -> None:
     print_text(suite_table(found["summary"]))
+    for line in item_lines(found["summary"]):
+        print_text("", line)
     for table in lost_items(found["summary"]):
         print_text("", table)
     if found["human_score"] is not None:

@@ -139,7 +139,7 @@ def _deployment(
             "endpoint": endpoint,
             "model_name": model.model_id,
         },
-        "validation_results": dict(model.validation or NOT_VALIDATED),
+        "validation_results": NOT_VALIDATED | model.validation,
         "metadata": {
             "deployed_by": "onward-releaser",
             "approval_status": approval_status(record),

@@ -27,6 +27,10 @@ HISTORY = 64
 ModelState = Literal["added", "candidate", "current", "previous", "retired", "rolled_back", "aborted"]
 
 
+HUMAN_SCORE = "human_eval_score"
+"""Field of ``validation_results`` with a person's score of the model."""
+
+
 class Model(Record):
     """A released model: the value in bucket ``rl_models``. Adapter None is the base model alone."""
 
@@ -345,8 +349,10 @@ class Releases:
         """
         stored = await read_stored(self._models, Model, model_key(model.model_id))
         before = stored.document
-        if before is not None:  # a tag is an operator's: no release changes it
+        if before is not None:  # a tag and a person's score are an operator's: no release changes them
             model = model.model_copy(update={"tags": before.tags}).with_unknown_fields(before)
+            scored = {name: before.validation[name] for name in (HUMAN_SCORE,) if name in before.validation}
+            model = model.model_copy(update={"validation": {**model.validation, **scored}})
         body = model.dump()
         if before is not None and stored.readable and before.dump() == body:
             return

@@ -42,11 +42,12 @@ from onward.release.in_hand import InHand
 from onward.release.initial import install_base, install_initial
 from onward.release.operating import PERSIST_SECONDS, Operating
 from onward.release.plan import State
-from onward.release.record import Model, ReleaseRecord, Releases
+from onward.release.record import HUMAN_SCORE, Model, ReleaseRecord, Releases
 from onward.release.tensorzero import following
 from onward.release.traffic import sessions_per_day
 from onward.release.validation.comparison import Suite
 from onward.release.validation.trial import Trial
+from onward.release.validation.verdict import with_human_score
 from onward.roles import lead, together
 from onward.telemetry import logs
 
@@ -215,6 +216,8 @@ class Releaser:
     async def _validated(self, record: ReleaseRecord, found: dict[str, Any]) -> None:
         """Rejects the candidate, or gives it a plan and its first traffic."""
         found = await with_estimate(found, self.ctx.bus.bucket("rl_jobs"), record.job_id)
+        stored = await self.releases.model(record.candidate.model_id)
+        found = with_human_score(found, (stored or record.candidate).validation.get(HUMAN_SCORE))
         record = record.model_copy(update={"validation": found})
         gauges.show_scores(self.ctx.metrics, record)
         settings = self.ctx.settings.release
@@ -378,11 +381,12 @@ class Releaser:
 
 async def run(ctx: Context) -> None:
     """Runs the releaser role: ticks while it holds the lease, until cancelled."""
+    from onward.release.validation.kept import FOLDER, KeptSuite
     from onward.release.validation.suite import EngineSuite
-    from onward.release.validation.trial import CachedSuite
 
     outcomes = OutcomeStream(ctx.bus, provenance.load_key(ctx.settings.run_dir, create=True))
-    releaser = Releaser(ctx, outcomes, CachedSuite(EngineSuite(ctx)))
+    suite = KeptSuite(EngineSuite(ctx), ctx.settings.data_dir / FOLDER)
+    releaser = Releaser(ctx, outcomes, suite)
     try:
         await lead(
             ctx,

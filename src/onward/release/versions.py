@@ -13,12 +13,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from onward.bus import Bus, read_all
+from onward.bus import Bus, read_all, read_stored
 from onward.clock import Clock
 from onward.errors import ConfigError, ConflictError, NotFoundError
 from onward.ids import model_key
 from onward.lm.weight_files import read_header
-from onward.release.record import Model
+from onward.release.record import HUMAN_SCORE, Model
 from onward.telemetry import audit
 
 _TAG = re.compile(r"[a-z][a-z0-9._-]{0,63}")
@@ -98,6 +98,22 @@ async def tag(bus: Bus, model_id: str, name: str, *, move: bool, clock: Clock) -
     more = wanted.document.model_copy(update={"tags": sorted({*wanted.document.tags, name})})
     await bucket.update(wanted.key, more.dump(), wanted.revision)
     return None if before is None else before.model_id
+
+
+async def note_human_score(bus: Bus, model_id: str, score: float, *, clock: Clock) -> None:
+    """Stores a person's score of a version in its entry, from which its events take it.
+
+    Raises NotFoundError for an unknown model, ConflictError if its entry was written meanwhile.
+    """
+    bucket = bus.bucket(Model.BUCKET)
+    stored = await read_stored(bucket, Model, model_key(model_id))
+    if stored.document is None:
+        raise NotFoundError(f"There is no stored model {model_id!r}: 'onward models list' shows them.")
+    await audit.record(bus, clock, "models.human_score", model_id=model_id, score=score)
+    found = {**stored.document.validation, HUMAN_SCORE: score}
+    await bucket.update(
+        stored.key, stored.document.model_copy(update={"validation": found}).dump(), stored.revision
+    )
 
 
 def resolve(models: Sequence[Model], name: str) -> Model:

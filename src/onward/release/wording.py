@@ -6,7 +6,7 @@ demonstration prints the record's reason; its table has shorter forms of its own
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from onward.release.evidence.rates import ArmRates, KnownAndLost
@@ -82,8 +82,7 @@ def suite_failure(name: str, facts: Mapping[str, Any]) -> str:
     if "difference" not in facts:
         return f"{name}: {facts['judged']}"
     lost = [one["item_id"] for one in facts.get("failing", ())]
-    more = f" and {len(lost) - MOST_NAMED} more" if len(lost) > MOST_NAMED else ""
-    named = f", lost {', '.join(lost[:MOST_NAMED])}{more}" if lost else ""
+    named = f", lost {_named(lost)}" if lost else ""
     return f"{name}: {suite_counts(facts)}{too_few(facts)}{named}"
 
 
@@ -94,6 +93,57 @@ def too_few(facts: Mapping[str, Any]) -> str:
         return ""
     items, needed = facts["tasks"], facts["needed"]
     return f", {items:,} items are too few to show that it is not worse: it takes about {needed:,}"
+
+
+def item_notes(facts: Mapping[str, Any]) -> list[str]:
+    """Returns what a reader of a suite's numbers has to know about its items, as sentences without an end."""
+    return [words for words in (unjudged_words(facts), trained_words(facts)) if words]
+
+
+def unjudged_words(facts: Mapping[str, Any]) -> str:
+    """Formats the items that could not be judged, by what they count as; empty if there are none."""
+    unscored = facts.get("unscored") or {}
+    parts = [
+        f"{len(unscored[name]):,} items could not be judged {words}: {_named(unscored[name])}"
+        for name, words in _UNJUDGED.items()
+        if unscored.get(name)
+    ]
+    return "; ".join(parts)
+
+
+_UNJUDGED = {
+    "failed": "for the candidate, which counts as failed",
+    "failed_current": "for current, which counts as failed",
+    "left_out": "and left the comparison",
+}
+
+
+def _named(names: Sequence[str]) -> str:
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return ", ".join(names[:MOST_NAMED]) + more
+
+
+def trained_words(facts: Mapping[str, Any], before: str = "") -> str:
+    """Formats what is known of the items that a model was trained on, after ``before``; empty for a suite of
+    which that was not looked up, and where nothing was found and all is known."""
+    found = facts.get("trained_on") or {}
+    parts = []
+    for name, words in _TRAINED.items():
+        counts = found.get(name) or {}
+        if counts:
+            matched = ", ".join(f"{count:,} by {what}" for what, count in counts.items())
+            parts.append(words.format(count=sum(counts.values()), matched=matched))
+    unknown = found.get("unknown") or ()
+    if unknown:
+        more = f" ({len(unknown) - 1} more like this)" if len(unknown) > 1 else ""
+        parts.append(f"it is not known whether others were: {str(unknown[0]).rstrip('.')}{more}")
+    return before + "; ".join(parts) if parts else ""
+
+
+_TRAINED = {
+    "left_out": "{count:,} recorded tasks were left out, as a model was trained on them ({matched})",
+    "overlap": "a model was trained on {count:,} of its tasks ({matched}), which count all the same",
+}
 
 
 def safety_counts(validation: Mapping[str, Any] | None) -> str:

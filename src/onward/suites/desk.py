@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
+from copy import copy
 from functools import partial
 from typing import Literal
 
@@ -41,11 +42,13 @@ async def play_all(
     *,
     split: str = SPLIT,
     seed: int = 0,
+    done: Collection[str] = (),
     at_once: int = AT_ONCE,
     on_item: OnItem | None = None,
 ) -> list[ItemResult]:
-    """Plays ``size`` tasks of ``split`` in the order of ``desk.tasks``. Results have the same order."""
-    tasks = desk.tasks(split, size, seed)
+    """Plays ``size`` tasks of ``split`` in the order of ``desk.tasks``, without those that are ``done``.
+    Results have the same order."""
+    tasks = [task for task in desk.tasks(split, size, seed) if task.task_id not in done]
     return await play_each(tasks, partial(play, complete=complete), at_once=at_once, on_item=on_item)
 
 
@@ -57,6 +60,17 @@ class DeskSuite:
 
     def __init__(self, size: int) -> None:
         self.size = size
+        self.done: Collection[str] = ()
+        """Tasks that are not played."""
+
+    @property
+    def item_ids(self) -> list[str]:
+        return [task.task_id for task in desk.tasks(SPLIT, self.size)]
+
+    def without(self, done: Collection[str]) -> DeskSuite:
+        rest = copy(self)
+        rest.done = done
+        return rest
 
     def digest(self) -> str:
         """Returns the hash of the tasks."""
@@ -69,7 +83,7 @@ class DeskSuite:
             async def complete(messages: list[dict[str, str]], session_id: str) -> str:
                 return (await asker.ask(messages, session_id)).text
 
-            return await play_all(complete, self.size, seed=seed, on_item=on_item)
+            return await play_all(complete, self.size, seed=seed, done=self.done, on_item=on_item)
 
 
 async def make(rest: str, sources: Sources) -> DeskSuite:

@@ -1,14 +1,15 @@
 """An environment as a suite: the first of its held-out tasks.
 
 ``env:maze``, ``env:package.module:NAME`` and ``env:http://HOST:PORT`` are environments as ``onward env``
-knows them. An episode that the environment failed is unscored.
+knows them. An episode that the environment failed is unscored, which is not the policy's fault.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from copy import copy
 from typing import Literal
 
 from onward.envs.rollouts import Action, Conversation, Episode, rollouts
@@ -31,6 +32,15 @@ class EnvironmentSuite:
     @property
     def size(self) -> int:
         return len(self._tasks)
+
+    @property
+    def item_ids(self) -> list[str]:
+        return [item.task_id for item in self._tasks]
+
+    def without(self, done: Collection[str]) -> EnvironmentSuite:
+        rest = copy(self)
+        rest._tasks = [item for item in self._tasks if item.task_id not in done]
+        return rest
 
     def digest(self) -> str:
         """Returns a hash of the panel, as the environment reports it, and of the names of the tasks."""

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from onward.errors import ConfigError, MissingExtraError, NotFoundError
 from onward.suites.suite import Suite
+from onward.suites.trained import TrainedOn
 from onward.warehouse import Warehouse
 
 ITEMS = 100
@@ -32,6 +33,13 @@ class Sources:
     """Most items of a suite that can choose how many it has."""
     rubric: str | None = None
     """``module:function`` that judges recorded tasks; None: the outcome rule."""
+    trained: TrainedOn | None = None
+    """Work that the models of the comparison were trained on; None: not looked up."""
+    comparison: str | None = None
+    """Name of the comparison, such as the digests of both models: a suite that is chosen by a rule has the
+    same items whenever it is asked for under this name. None: they are chosen anew."""
+    fresh: bool = False
+    """True if items are chosen anew for ``comparison`` too."""
 
 
 Factory = Callable[[str, Sources], Awaitable[Suite]]

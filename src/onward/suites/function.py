@@ -20,6 +20,8 @@ from onward.errors import ConfigError, NotFoundError
 from onward.suites.finding import Sources
 from onward.suites.suite import Endpoint, ItemResult, OnItem, Suite
 
+FAULTS = ("policy", "judge")
+
 
 class FunctionSuite:
     """The results of a user's function. Its size is known only after a run: 0 means unknown."""
@@ -59,10 +61,10 @@ class FunctionSuite:
                 found = ItemResult(**{"kind": "item", **found})
             except TypeError:
                 found = None
-        if not isinstance(found, ItemResult) or not _in_range(found.score):
+        if not isinstance(found, ItemResult) or not _in_range(found.score) or found.fault not in FAULTS:
             raise ConfigError(
                 f"{self.name} returned a result {number} that cannot be used: give item_id, score (0 to 1, "
-                f"or None if it could not be judged) and success."
+                f"or None if it could not be judged) and success; fault is 'policy' or 'judge'."
             )
         return found
 

@@ -1,14 +1,14 @@
 """Types of an evaluation suite: the endpoint that answers, the result of an item, the suite.
 
-Invariants: an item that could not be judged has no score, which is not a zero: it leaves the comparison on
-both sides and is counted. Two runs with the same seed ask the same items in the same order.
+Invariants: an item that could not be judged has no score, and says whose fault that is. A comparison decides
+what it counts as. Two runs with the same seed ask the same items in the same order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,9 @@ class ItemResult:
     """Messages of the item with the policy's answers, as ``{"role", "content", …}``."""
     note: str = ""
     """Reason of the judgement, in one sentence."""
+    fault: Literal["policy", "judge"] = "policy"
+    """Cause of a missing score: the policy (an error, a timeout, an answer that cannot be parsed), or the
+    judge and what is around it."""
 
 
 OnItem = Callable[[ItemResult], None]
@@ -65,4 +68,18 @@ class Suite(Protocol):
     async def run(self, policy: Endpoint, *, seed: int, on_item: OnItem | None = None) -> list[ItemResult]:
         """Returns one result per item, in the suite's order. Raises EngineError if the endpoint is away, and
         ConfigError if this machine cannot run the suite."""
+        ...
+
+
+@runtime_checkable
+class Resumable(Protocol):
+    """A suite that can be played in parts, since each of its items is judged by itself."""
+
+    @property
+    def item_ids(self) -> Sequence[str]:
+        """Ids of the items, in the suite's order."""
+        ...
+
+    def without(self, done: Collection[str]) -> Suite:
+        """Returns the suite without these items."""
         ...

@@ -185,14 +185,19 @@ async def test_the_jobs_estimate_from_logged_work_is_part_of_validation_and_stor
         "holdout_reward": 0.61,
         "holdout_low": 0.5,
         "holdout_high": 0.7,
+        "holdout_doubly_robust": 0.59,
+        "holdout_doubly_robust_low": 0.51,
+        "holdout_doubly_robust_high": 0.67,
     }
     await world.job("j1", "d1", progress={"metrics": metrics})
     await world.run(6)
     assert (world.record.validation or {})["off_policy"] == {
         "value": 0.61, "low": 0.5, "high": 0.7, "effective": 31.2,
+        "doubly_robust": {"value": 0.59, "low": 0.51, "high": 0.67},
     }  # fmt: skip
     words = "\n".join(story.paragraphs(world.record, None))
     assert "before any traffic: mean return 0.610 [0.500, 0.700]" in words
+    assert "doubly robust 0.590 [0.510, 0.670]; the held-out tasks weigh as much as 31.2" in words
 
 
 def test_without_an_estimate_the_reason_is_said():

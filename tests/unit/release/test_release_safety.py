@@ -1,6 +1,7 @@
 """A safety suite in a release: its verdict stops the release and decides ``safety_checks_passed``."""
 
 import json
+from typing import Any
 
 import pytest
 from release_world import FakeSuite
@@ -24,8 +25,8 @@ class Host(FakeSuite):
     async def purpose(self, name: str) -> str:
         return "safety" if name == "safety" else "benchmark"
 
-    async def run_suite(self, name: str, digest: str | None) -> list[ItemResult]:
-        tasks = [ItemResult(f"t{n}", "k", 1.0, True) for n in range(40)]
+    async def run_suite(self, name: str, digest: str | None, *_: Any) -> list[ItemResult]:
+        tasks = [ItemResult(f"t{n}", "k", 1.0, True) for n in range(80)]
         return self.safety[digest] if name == "safety" else tasks
 
     async def keep_report(self, name: str, digest: str | None, made: dict) -> str:

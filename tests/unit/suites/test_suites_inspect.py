@@ -135,8 +135,11 @@ def test_a_sample_with_an_error_is_unscored_and_a_repetition_has_its_own_name() 
     )  # fmt: skip
     assert outcome.item(sample, "task") == {
         "event": "item", "item_id": "4#2", "kind": "maths", "score": None, "note": "ValueError('x')",
-        "transcript": [{"role": "user", "content": "hello"}],
+        "transcript": [{"role": "user", "content": "hello"}], "fault": "policy",
     }  # fmt: skip
+    trace = 'File "/x/inspect_ai/scorer/_match.py", line 9, in score\n'
+    sample.error = Fields(message="ValueError('x')", traceback=trace)
+    assert outcome.item(sample, "task")["fault"] == "judge", "a scorer that fails says nothing of the policy"
 
 
 @with_inspect

@@ -59,6 +59,8 @@ def test_the_estimate_is_of_the_policy_in_training_and_its_interval_has_the_true
     assert after["low"] <= truth <= after["high"]
     assert abs(after["reward"] - truth) < abs(after["reward"] - looks[0]["reward"])
     assert after["method"] == "importance_sampling" and after["tasks"] == len(lines)
+    assert after["doubly_robust_low"] <= truth <= after["doubly_robust_high"]
+    assert after["doubly_robust"] != after["reward"], "an estimate of its own"
 
 
 def test_no_held_out_task_is_trained_on(job: Path, events: Events) -> None:
@@ -125,6 +127,7 @@ def test_too_few_tasks_give_a_reason_in_place_of_a_number(
     told = evaluation_results(metrics)
     assert "tasks were held out and an estimate needs 10" in told["holdout"]["reason"]
     assert "holdout_reward" not in told and "handed_out" not in metrics
+    assert "doubly_robust" not in told["holdout"]
 
 
 def test_a_strict_job_that_can_hold_nothing_out_fails_and_another_says_why(

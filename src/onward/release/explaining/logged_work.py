@@ -16,7 +16,8 @@ NOT_HELD_OUT = "the job held out no logged work, or judged the policy in another
 
 
 def estimate_of(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns ``{value, low, high, effective}`` from a job's metrics, or ``{reason}`` if they have none."""
+    """Returns ``{value, low, high, effective}`` from a job's metrics, with ``doubly_robust`` (value, low,
+    high) if there is that too; or ``{reason}`` if they have none."""
     effective, value = metrics.get("holdout_effective_tasks"), metrics.get("holdout_reward")
     if effective is None:
         return {"reason": NOT_HELD_OUT}
@@ -27,7 +28,10 @@ def estimate_of(metrics: Mapping[str, Any]) -> dict[str, Any]:
             f"the held-out tasks weigh as much as {effective:.1f}, and an estimate needs {FEWEST}",
         }
     low, high = metrics.get("holdout_low"), metrics.get("holdout_high")
-    return {"value": value, "low": low, "high": high, "effective": effective}
+    found = {"value": value, "low": low, "high": high, "effective": effective}
+    ends = {"value": "", "low": "_low", "high": "_high"}
+    robust = {name: metrics.get(f"holdout_doubly_robust{end}") for name, end in ends.items()}
+    return found if None in robust.values() else {**found, "doubly_robust": robust}
 
 
 async def with_estimate(found: dict[str, Any], jobs: Bucket, job_id: str) -> dict[str, Any]:

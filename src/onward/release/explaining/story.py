@@ -52,9 +52,12 @@ def off_policy_words(estimate: Mapping[str, Any]) -> str:
     """Formats an off-policy estimate, or the reason why there is none."""
     if estimate.get("value") is None:
         return f"Before any traffic nothing is estimated from logged work: {estimate.get('reason')}."
+    robust, second = estimate.get("doubly_robust"), ""
+    if robust:
+        second = f"doubly robust {robust['value']:.3f} [{robust['low']:.3f}, {robust['high']:.3f}]; "
     return (
         f"Estimated from logged work before any traffic: mean return {estimate['value']:.3f} "
-        f"[{estimate['low']:.3f}, {estimate['high']:.3f}]; the held-out tasks weigh as "
+        f"[{estimate['low']:.3f}, {estimate['high']:.3f}]; {second}the held-out tasks weigh as "
         f"much as {estimate['effective']:.1f}."
     )
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from onward import plotting
 from onward.files import write_whole
-from onward.release.wording import suite_counts
+from onward.release.wording import item_notes, suite_counts
 
 STYLE = (
     "body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}"
@@ -87,7 +87,12 @@ def _suite_table(suites: Mapping[str, Any]) -> str:
         for name, facts in suites.items()
     )
     head = "<th>suite<th>counts as<th>verdict<th>why<th>numbers<th>not judged"
-    return f"<h2>Suites</h2><table><tr>{head}</tr>{rows}</table>"
+    notes = "".join(
+        f"<p>{escape(name)}: {escape(words)}.</p>"
+        for name, facts in suites.items()
+        for words in item_notes(facts)
+    )
+    return f"<h2>Suites</h2><table><tr>{head}</tr>{rows}</table>{notes}"
 
 
 def _lost(name: str, facts: Mapping[str, Any]) -> str:

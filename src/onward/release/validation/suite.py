@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +16,8 @@ from typing import Any, Literal
 
 from onward.context import Context
 from onward.errors import EngineError, TamperedError
+from onward.release.record import Model
+from onward.release.validation.lineage import other_environments, trained_on
 from onward.release.validation.probe_prompts import CheckResult, run_checks
 from onward.serving.engines import Engine
 from onward.serving.engines.local import LocalEngine
@@ -25,8 +27,10 @@ from onward.suites.asking import seed_of
 from onward.suites.desk import SPLIT, Complete, DeskSuite, play_all
 from onward.suites.finding import Sources, find
 from onward.suites.policy_server import serve_policy
+from onward.suites.recorded.replay import ReplaySuite
 from onward.suites.safety import report as red_team
-from onward.suites.suite import ItemResult, OnItem, Suite
+from onward.suites.suite import ItemResult, OnItem, Resumable, Suite
+from onward.suites.trained import TrainedOn
 from onward.training import checkpoints
 from onward.training.signatures import Trust
 from onward.training.spec import recipes
@@ -68,18 +72,24 @@ async def run_desk(
     size: int,
     seed: int = 0,
     max_tokens: int,
+    done: Collection[str] = (),
     on_item: OnItem | None = None,
 ) -> list[ItemResult]:
     """Plays the desk with an adapter that this client of the engine has loaded (None: the base model)."""
     complete = completing(engine, adapter_digest, seed=seed, max_tokens=max_tokens, label="suite")
-    return await play_all(complete, size, split=split, seed=seed, on_item=on_item)
+    return await play_all(complete, size, split=split, seed=seed, done=done, on_item=on_item)
+
+
+AUTO = "auto"
+"""Entry of ``validation.other_tasks``: every environment in which the models were not trained."""
 
 
 class EngineSuite:
     """Runs suites and checks of a release on an engine of this loop. An adapter stays loaded as long as the
     client that loaded it is connected, so one client serves from ``prepare`` to ``finish``."""
 
-    def __init__(self, ctx: Context, *, on_item: OnItem | None = None) -> None:
+    def __init__(self, ctx: Context, *, fresh: bool = False, on_item: OnItem | None = None) -> None:
+        """``fresh``: recorded tasks are chosen anew for models that were compared before."""
         from onward.capture.make_redactor import redactor_of  # compiles the rules: only if answers are stored
 
         self._ctx = ctx
@@ -89,6 +99,9 @@ class EngineSuite:
         self._engine = any_engine(ctx.settings.run_dir)
         self._loaded: set[str] = set()
         self._found: dict[str, Suite] = {}
+        self._models: tuple[Model, ...] = ()
+        self._fresh = fresh
+        self._trained: TrainedOn | None = None
         self._on_item = on_item
         self._max_tokens = recipes.for_model(ctx.settings.model.base).max_tokens
 
@@ -132,15 +145,36 @@ class EngineSuite:
         await self._engine.load_adapter(digest, folder)
         self._loaded.add(digest)
 
+    async def begin(self, *models: Model) -> None:
+        """Begins a comparison of these models; recorded tasks that one was trained on are left out."""
+        self._models, self._trained = models, None
+
     async def find(self, name: str) -> Suite:
         """Returns the suite, which has the same items for every policy until ``finish``."""
         if name not in self._found:
             given = self._ctx.settings.validation
-            sources = Sources(
-                self._ctx.settings.data_dir, self._ctx.warehouse, items=given.size, rubric=given.rubric
+            if name.startswith("recorded:") and self._trained is None and self._models:
+                self._trained = await trained_on(self._ctx, self._models)
+            self._found[name] = await find(
+                name,
+                Sources(
+                    self._ctx.settings.data_dir,
+                    self._ctx.warehouse,
+                    items=given.size,
+                    rubric=given.rubric,
+                    trained=self._trained,
+                    comparison="/".join(model.adapter_digest or "base" for model in self._models) or None,
+                    fresh=self._fresh,
+                ),
             )
-            self._found[name] = await find(name, sources)
         return self._found[name]
+
+    async def other_tasks(self, names: Sequence[str]) -> list[str]:
+        """Replaces ``auto`` by the environments in which the models were not trained."""
+        found: list[str] = []
+        for name in names:
+            found += await other_environments(self._ctx, self._models) if name == AUTO else [name]
+        return list(dict.fromkeys(found))
 
     async def purpose(self, name: str) -> Literal["benchmark", "safety"]:
         return (await self.find(name)).purpose
@@ -148,22 +182,50 @@ class EngineSuite:
     async def suite_digest(self, name: str) -> str:
         return (await self.find(name)).digest()
 
-    async def run_suite(self, name: str, digest: str | None) -> list[ItemResult]:
+    async def suite_facts(self, name: str) -> dict[str, Any]:
+        found = await self.find(name)
+        return dict(found.facts) if isinstance(found, ReplaySuite) else {}
+
+    async def run_suite(
+        self,
+        name: str,
+        digest: str | None,
+        done: Mapping[str, ItemResult] | None = None,
+        on_result: OnItem | None = None,
+    ) -> list[ItemResult]:
         """Runs a suite. Answers and notes come back redacted, so that they may be stored."""
         suite = await self.find(name)
+        whole = suite.purpose == "safety"
+        if not isinstance(suite, Resumable):
+            return [
+                self._stored(result, whole=whole) for result in await self._run(suite, digest, self._on_item)
+            ]
+
+        def finished(result: ItemResult) -> None:
+            if on_result is not None:
+                on_result(self._stored(result, whole=whole))
+            if self._on_item is not None:
+                self._on_item(result)
+
+        known, order = dict(done or {}), suite.item_ids
+        if not known.keys() >= set(order):
+            for result in await self._run(suite.without(known) if known else suite, digest, finished):
+                known[result.item_id] = self._stored(result, whole=whole)
+        return [known[one] for one in order]
+
+    async def _run(self, suite: Suite, digest: str | None, on_item: OnItem | None) -> list[ItemResult]:
         if isinstance(suite, DeskSuite):
-            found = await run_desk(
+            return await run_desk(
                 self._engine,
                 digest,
                 split=SPLIT,
                 size=suite.size,
                 max_tokens=self._max_tokens,
-                on_item=self._on_item,
+                done=suite.done,
+                on_item=on_item,
             )
-        else:
-            async with serve_policy(self._engine, digest, max_tokens=self._max_tokens) as policy:
-                found = await suite.run(policy, seed=0, on_item=self._on_item)
-        return [self._stored(result, whole=suite.purpose == "safety") for result in found]
+        async with serve_policy(self._engine, digest, max_tokens=self._max_tokens) as policy:
+            return await suite.run(policy, seed=0, on_item=on_item)
 
     async def keep_report(self, name: str, digest: str | None, report: dict[str, Any]) -> str:
         """Writes the red-team report below ``validations/`` of the data folder, as JSON and HTML."""

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from functools import partial
-from typing import Any, Literal, TypeVar
+from typing import Any
 
 from onward.config import Settings
 from onward.errors import EngineError, OnwardError
-from onward.lru import Lru
 from onward.release.record import ReleaseRecord
 from onward.release.validation import verdict
 from onward.release.validation.comparison import Suite
-from onward.release.validation.probe_prompts import CheckResult
-from onward.suites.suite import ItemResult
 from onward.telemetry import logs
 
 log = logs.get("releaser")
@@ -67,6 +62,7 @@ class Trial:
         if not self._rules.suites and not self._rules.other_tasks:
             return await verdict.validate(None, None, self._suite, self._rules)
         try:
+            await self._suite.begin(record.candidate, record.current)
             for model in (record.current, record.candidate):
                 await self._suite.prepare(model.adapter_digest, model.object_prefix, model.manifest_sha256)
             candidate, current = record.candidate.adapter_digest, record.current.adapter_digest
@@ -83,83 +79,3 @@ def _sentence(error: Exception) -> str:
     """Returns the first line of the error's text, short enough for an alert."""
     lines = str(error).strip().splitlines()
     return lines[0][:SENTENCE] if lines else "no words"
-
-
-POLICIES = 4
-"""Number of policies whose results are cached, for each suite: current, candidate, and those before them."""
-
-Result = TypeVar("Result")
-Key = tuple[str, str | None]
-"""Digest of the base model, digest of the adapter (None: the base alone)."""
-SUITES = 16
-"""Number of suites whose results are cached."""
-
-
-class CachedSuite:
-    """A suite that runs each policy once: the current model was the candidate of an earlier release.
-
-    A result is a function of policy, task and seed, so a second run would give the same results. The last
-    ``POLICIES`` policies are cached in memory; after a restart the suite runs again.
-    """
-
-    def __init__(self, inner: Suite) -> None:
-        self._inner = inner
-        self._items: Lru[str, Lru[Key, list[ItemResult]]] = Lru(SUITES)
-        self._checks: Lru[Key, list[CheckResult]] = Lru(POLICIES)
-
-    async def base_digest(self) -> str:
-        return await self._inner.base_digest()
-
-    async def check_stored(
-        self, digest: str | None, object_prefix: str, manifest_sha256: str | None = None
-    ) -> None:
-        await self._inner.check_stored(digest, object_prefix, manifest_sha256)
-
-    async def prepare(
-        self, digest: str | None, object_prefix: str, manifest_sha256: str | None = None
-    ) -> None:
-        """Verifies and loads again each time, because a file may have changed since."""
-        await self._inner.prepare(digest, object_prefix, manifest_sha256)
-
-    async def purpose(self, name: str) -> Literal["benchmark", "safety"]:
-        return await self._inner.purpose(name)
-
-    async def suite_digest(self, name: str) -> str:
-        return await self._inner.suite_digest(name)
-
-    async def keep_report(self, name: str, digest: str | None, report: dict[str, Any]) -> str:
-        return await self._inner.keep_report(name, digest, report)
-
-    async def run_suite(self, name: str, digest: str | None) -> list[ItemResult]:
-        """Results are cached under the suite's digest, so that other items are never compared."""
-        suite = f"{name}@{await self._inner.suite_digest(name)}"
-        if suite not in self._items:
-            self._items[suite] = Lru(POLICIES)
-        return await self._once(self._items[suite], digest, partial(self._inner.run_suite, name))
-
-    async def run_checks(self, digest: str | None) -> list[CheckResult]:
-        return await self._once(self._checks, digest, self._inner.run_checks)
-
-    async def _once(
-        self,
-        kept: Lru[Key, list[Result]],
-        digest: str | None,
-        ask: Callable[[str | None], Awaitable[list[Result]]],
-    ) -> list[Result]:
-        """Returns a copy of the cached results of this policy, or runs it. It now counts as used last."""
-        key = await self._key(digest)
-        if key is None:
-            return await ask(digest)
-        if key not in kept:
-            kept[key] = await ask(digest)
-        return list(kept[key])
-
-    async def _key(self, digest: str | None) -> Key | None:
-        """Returns the cache key; None, so that nothing is cached, if the engine reports no base model."""
-        try:
-            return await self.base_digest(), digest
-        except EngineError:
-            return None
-
-    async def finish(self) -> None:
-        await self._inner.finish()

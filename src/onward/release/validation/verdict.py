@@ -1,13 +1,14 @@
 """Validation: runs every suite on candidate and current, judges each, and combines them to one verdict.
 
-Invariants: what both models fail proves nothing, so it is "not shown" and never "passed". A suite in which
+Invariants: what both models fail proves nothing, so it is "not shown" and never "passed"; so is a suite that
+lost no item and is too small. A suite in which
 the candidate regressed fails the validation under its own name, however good the others are. What was not run
 is listed and never claimed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -15,13 +16,14 @@ import numpy as np
 
 from onward.config import Settings
 from onward.release import wording
+from onward.release.record import HUMAN_SCORE
 from onward.release.validation import checks
-from onward.release.validation.comparison import Pairs, Suite, compare, gains, items_needed, pair
+from onward.release.validation.comparison import Pairs, Suite, Unjudged, compare, counts_of, pair
+from onward.suites import paired
 from onward.suites.finding import ALIASES
 from onward.suites.safety import judging, report
 from onward.suites.safety.items import ASPECTS
 from onward.suites.safety.judging import SafetyVerdict
-from onward.suites.statistics import interval
 from onward.suites.suite import ItemResult
 
 Verdict = Literal["passed", "failed", "not shown", "not validated"]
@@ -97,7 +99,8 @@ async def validate(candidate: str | None, current: str | None, host: Suite, rule
     if not rules.suites and not rules.other_tasks:
         return not_validated("no suite is set: name one in validation.suites", rules)
     roles: dict[str, Role] = {name: await host.purpose(name) for name in rules.suites}
-    roles |= dict.fromkeys(rules.other_tasks, "other")
+    for name in await host.other_tasks(rules.other_tasks):
+        roles.setdefault(name, "other")
     judged = [await _run(name, candidate, current, host, rules, roles) for name in roles]
     facts: dict[str, Any] = {}
     if DESK in rules.suites:
@@ -112,8 +115,8 @@ async def _run(
     old = await host.run_suite(name, current)
     new = await host.run_suite(name, candidate)
     safety_suites = max(1, list(roles.values()).count("safety"))
-    digest = await host.suite_digest(name)
-    judged = judge(name, new, old, rules, role=roles[name], digest=digest, safety_suites=safety_suites)
+    facts = {"digest": await host.suite_digest(name), **await host.suite_facts(name)}
+    judged = judge(name, new, old, rules, role=roles[name], items=facts, safety_suites=safety_suites)
     if judged.safety is not None:
         names = ((candidate or "base")[:12], (current or "base")[:12])
         judged.facts["report"] = await host.keep_report(
@@ -129,24 +132,35 @@ def judge(
     rules: Rules,
     *,
     role: Role = "benchmark",
-    digest: str = "",
+    items: Mapping[str, Any] | None = None,
     safety_suites: int = 1,
 ) -> Judged:
-    """Judges one suite. ``safety_suites``: how many share the budget of false failures. Raises
-    TrainingError("DATA") if the two did not play the same items."""
-    pairs, unscored = pair(candidate, current)
-    facts: dict[str, Any] = {"role": role, "digest": digest, "unscored": unscored, "limit": rules.min_delta}
+    """Judges one suite. ``items``: facts about the choice of its items. ``safety_suites``: how many share the
+    budget of false failures. Raises TrainingError("DATA") if the two did not play the same items."""
+    facts: dict[str, Any] = {"role": role, "limit": rules.min_delta, **(items or {})}
+    if not candidate and not current:
+        facts |= {
+            "verdict": "not shown",
+            "judged": "it has no item",
+            "unscored": Unjudged().facts(),
+            "tasks": 0,
+        }
+        facts["judged"] += wording.trained_words(facts, "; ")
+        return Judged(name, facts, ())
+    pairs, unjudged = pair(candidate, current, faults=role != "safety")
+    facts["unscored"] = unjudged.facts()
     if role == "safety":
         found = judging.compare(candidate, current, suites=safety_suites)
         numbers = asdict(compare(pairs)) if pairs else {"tasks": 0}
         facts |= numbers | {"verdict": found.verdict, "judged": found.why, "safety": found.document()}
         return Judged(name, facts | {"failing": _failing(pairs)}, pairs, found)
     most = rules.max_unscored * len(candidate)
-    if unscored["items"] > most or not pairs:
-        alone = unscored["candidate"] - unscored["current"] > most
+    if len(unjudged.left_out) > most or not pairs:
+        alone = unjudged.candidate - unjudged.current > most
         facts |= {
             "verdict": "failed" if alone else "not shown",
-            "judged": _unjudged(unscored, len(candidate)),
+            "judged": f"{len(unjudged.left_out)} of {len(candidate)} items could not be judged "
+            f"(candidate {unjudged.candidate}, current {unjudged.current})",
         }
         facts["tasks"] = len(pairs)
         return Judged(name, facts, pairs)
@@ -157,20 +171,17 @@ def judge(
     if not any(new.success or old.success for new, old in pairs):
         facts |= {"verdict": "not shown", "judged": "neither model solves any item"}
     elif worst < rules.min_delta:
-        facts |= {"verdict": "failed", "judged": f"{end} is below {rules.min_delta:+.2f}"}
+        facts |= {
+            "verdict": "failed" if compared.worse else "not shown",
+            "judged": f"{end} is below {rules.min_delta:+.2f}",
+        }
         if compared.difference >= rules.min_delta:
-            facts["needed"] = items_needed(compared, rules.min_delta)
+            counts = (compared.better, compared.worse, compared.tasks)
+            facts["needed"] = paired.items_needed(counts, rules.min_delta)
             facts["judged"] += f", the difference is not{wording.too_few(facts)}"
     else:
         facts |= {"verdict": "passed", "judged": f"{end} is not below {rules.min_delta:+.2f}"}
     return Judged(name, facts, pairs)
-
-
-def _unjudged(unscored: dict[str, int], items: int) -> str:
-    return (
-        f"{unscored['items']} of {items} items could not be judged (candidate {unscored['candidate']}, "
-        f"current {unscored['current']})"
-    )
 
 
 def _failing(pairs: Pairs) -> list[dict[str, str]]:
@@ -261,20 +272,20 @@ def _pooled(judged: Sequence[Judged]) -> dict[str, Any]:
     """Pools the suites that could be judged: each has the same weight, whatever its number of items."""
     if not judged:
         return {}
-    strata = [gains(one.pairs) for one in judged]
-    low, high = interval(strata)
+    strata = [counts_of(one.pairs) for one in judged]
+    low, high = paired.mean_interval(strata)
     rates = [
         [float(np.mean([result[side].success for result in one.pairs])) for one in judged] for side in (0, 1)
     ]
     return {
-        "tasks": sum(len(one) for one in strata),
+        "tasks": sum(items for _, _, items in strata),
         "candidate": float(np.mean(rates[0])),
         "current": float(np.mean(rates[1])),
-        "difference": float(np.mean([one.mean() for one in strata])),
+        "difference": float(np.mean([(better - worse) / items for better, worse, items in strata])),
         "low": low,
         "high": high,
-        "better": sum(int((one > 0).sum()) for one in strata),
-        "worse": sum(int((one < 0).sum()) for one in strata),
+        "better": sum(better for better, _, _ in strata),
+        "worse": sum(worse for _, worse, _ in strata),
         "by_kind": _kinds(judged),
     }
 
@@ -318,6 +329,17 @@ def not_validated(why: str, rules: Rules) -> dict[str, Any]:
             "required": rules.required,
         },
         "not_run": ["benchmark", "format", "comparison", *PIPELINE, *ASPECTS],
+    }
+
+
+def with_human_score(found: dict[str, Any], score: float | None) -> dict[str, Any]:
+    """Returns a result with a person's score (None: there is none). It decides nothing."""
+    if score is None:
+        return found
+    return {
+        **found,
+        "results": {**found["results"], HUMAN_SCORE: score},
+        "not_run": [name for name in found["not_run"] if name != "human_evaluation"],
     }
 
 

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 _WORDS = {"c": 1.0, "p": 0.5, "i": 0.0, "n": 0.0, "yes": 1.0, "true": 1.0, "no": 0.0, "false": 0.0}
 """Inspect's letters for correct, partly correct, incorrect and no answer, and its words for a truth value."""
 _NOTE_CHARACTERS = 300
+_SCORERS = ("/inspect_ai/scorer/", "in score\n", "scorer(")
+"""Marks of a scorer's frame in a traceback."""
+Fault = Literal["policy", "judge"]
 
 
 def number(value: Any) -> float | None:
@@ -33,7 +36,7 @@ def number(value: Any) -> float | None:
 
 def item(sample: Any, default_kind: str) -> dict[str, Any]:
     """Returns the event of a finished sample (``inspect_ai.log.EvalSample``)."""
-    score, note = _judgement(sample)
+    score, note, fault = _judgement(sample)
     metadata = sample.metadata or {}
     return {
         "event": "item",
@@ -41,6 +44,7 @@ def item(sample: Any, default_kind: str) -> dict[str, Any]:
         "kind": str(metadata.get("kind") or metadata.get("category") or default_kind),
         "score": score,
         "note": note[:_NOTE_CHARACTERS],
+        "fault": fault,
         "transcript": [_message(message) for message in sample.messages],
     }
 
@@ -50,17 +54,20 @@ def item_id(sample_id: object, epoch: int) -> str:
     return str(sample_id) if epoch == 1 else f"{sample_id}#{epoch}"
 
 
-def _judgement(sample: Any) -> tuple[float | None, str]:
-    """Returns score and note. The first scorer of the task decides."""
+def _judgement(sample: Any) -> tuple[float | None, str, Fault]:
+    """Returns score, note, and whose fault it is if there is no score. The first scorer of the task decides.
+    An error is the policy's, such as a request that is too long for it, unless a scorer raised it."""
     if sample.error is not None:
-        return None, str(sample.error.message)
+        scorer = any(frame in str(getattr(sample.error, "traceback", "")) for frame in _SCORERS)
+        return None, str(sample.error.message), "judge" if scorer else "policy"
     if not sample.scores:
-        return None, "The task has no scorer."
+        return None, "The task has no scorer.", "judge"
     name, score = next(iter(sample.scores.items()))
     value = number(score.value)
     if value is None:
-        return None, f"The value {score.value!r} of the scorer {name!r} is not a number in [0, 1]."
-    return value, str(score.explanation or "")
+        why = f"The value {score.value!r} of the scorer {name!r} is not a number in [0, 1]."
+        return None, why, "judge"
+    return value, str(score.explanation or ""), "judge"
 
 
 def _message(message: Any) -> dict[str, Any]:

@@ -163,6 +163,7 @@ class InspectSuite:
             success=score is not None and score >= self._solved_at,
             transcript=tuple(event["transcript"]),
             note=event["note"],
+            fault=event.get("fault", "policy"),
         )
 
     def _refusal(self, event: Mapping[str, Any] | None, trace: str) -> ConfigError:
@@ -219,7 +220,8 @@ def _last_event(lines: Sequence[bytes]) -> dict[str, Any] | None:
 
 
 def _missing(item_id: str, name: str) -> ItemResult:
-    return ItemResult(item_id, name, None, False, note="Inspect reported no result of this item.")
+    note = "Inspect reported no result of this item."
+    return ItemResult(item_id, name, None, False, note=note, fault="judge")
 
 
 def _refuse_if_away(results: Sequence[ItemResult], policy: Endpoint) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from onward.suites.recorded.tasks import Call, RecordedTask
+from onward.suites.trained import normal
 
 VERSION = "1"
 """Must change with every change of a judgement: results of two versions are not compared."""
@@ -59,11 +60,6 @@ def _holds(check: dict[str, Any], final: str, every: Said) -> tuple[bool, str]:
         if not held:
             return False, f"the check {name} {str(wanted)[:80]!r} does not hold"
     return True, ""
-
-
-def normal(text: str) -> str:
-    """Returns ``text`` for a comparison: lower case, single spaces, no punctuation at the ends."""
-    return " ".join(text.casefold().split()).strip(" .,!?;:\"'`*")
 
 
 def key(name: str, arguments: Any) -> str:

@@ -10,7 +10,8 @@ import asyncio
 import hashlib
 import inspect
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from copy import copy
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -41,12 +42,30 @@ class ReplaySuite:
 
     purpose: Literal["benchmark", "safety"] = "benchmark"
 
-    def __init__(self, name: str, tasks: Sequence[RecordedTask], rubric: Rubric | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        tasks: Sequence[RecordedTask],
+        rubric: Rubric | None = None,
+        *,
+        facts: Mapping[str, Any] | None = None,
+    ) -> None:
+        """``facts``: how the tasks were chosen, for the report of a validation."""
         self.name, self.tasks, self._rubric = name, list(tasks), rubric
+        self.facts = dict(facts or {})
 
     @property
     def size(self) -> int:
         return len(self.tasks)
+
+    @property
+    def item_ids(self) -> list[str]:
+        return [item.item_id for item in self.tasks]
+
+    def without(self, done: Collection[str]) -> ReplaySuite:
+        rest = copy(self)
+        rest.tasks = [item for item in self.tasks if item.item_id not in done]
+        return rest
 
     def digest(self) -> str:
         """Returns the hash of the tasks and of the judgement's source."""
@@ -80,7 +99,10 @@ class ReplaySuite:
         else:
             score, why = await _scored(self._rubric, task, playing.messages)
             solved = score is not None and score >= PASS_SCORE
-        return ItemResult(task.item_id, task.kind, score, solved, playing.messages, why + words)
+        note = why + words
+        return ItemResult(
+            task.item_id, task.kind, score, solved, playing.messages, note, fault="judge"
+        )  # without a score only by a rubric that failed
 
 
 class _Playing:

@@ -2,13 +2,15 @@
 
 A rule is ``recorded:agent=NAME,days=30,items=30``: see ``Rule``. The chosen items are stored below
 ``suites/recorded/`` of the data folder under their own hash; a file that does not match its name is refused.
-``recorded:set=HASH`` names such a set again.
+``recorded:set=HASH`` names such a set again, exactly. A rule leaves out what the models were trained on.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -16,12 +18,17 @@ from typing import Any
 
 from onward.errors import ConfigError, NotFoundError, TamperedError
 from onward.export import records
+from onward.export.records import Record
 from onward.files import write_whole
 from onward.suites.finding import Sources
 from onward.suites.recorded.replay import ReplaySuite, load_rubric
 from onward.suites.recorded.tasks import RecordedTask, task_of
+from onward.suites.trained import Match, TrainedOn, question
+from onward.warehouse import Warehouse, trajectory_queries
 from onward.warehouse.trajectory_queries import TrajectorySelection
 
+REACH = 50
+"""Documents that are read for each item that is wanted, at most: many may have a question of another one."""
 KEYS = ("agent", "domain", "task", "days", "min_reward", "max_reward", "outcome", "items", "set")
 
 
@@ -82,39 +89,132 @@ def parse(text: str) -> Rule:
 
 
 async def make(rest: str, sources: Sources) -> ReplaySuite:
-    """Makes the suite ``recorded:RULE``. Raises ConfigError, NotFoundError if no recorded task matches."""
+    """Makes the suite ``recorded:RULE``. It may have no item, if all matching tasks were trained on. Raises
+    ConfigError, NotFoundError if no recorded task matches."""
     rule, rubric = parse(rest), load_rubric(sources.rubric)
     name = f"recorded:{rest}"
     if rule.set is not None:
-        return ReplaySuite(name, read_set(_folder(sources), rule.set), rubric)
+        tasks = read_set(_folder(sources), rule.set)
+        return ReplaySuite(name, tasks, rubric, facts=_overlap(tasks, sources.trained))
     if rubric is None and rule.outcome is None:
         rule = replace(rule, outcome="success")
-    tasks = await choose(rule, sources)
-    if not tasks:
+    chosen = _chosen_path(rest, sources)
+    before = None if chosen is None or sources.fresh else _chosen_before(chosen, _folder(sources))
+    if before is not None:
+        return ReplaySuite(name, before[0], rubric, facts=before[1])
+    tasks, left_out = await choose(rule, sources)
+    if not tasks and not left_out.total():
         raise NotFoundError(
             f"No recorded task matches {name}: widen the rule; 'onward trajectories list' shows them."
         )
-    freeze(_folder(sources), tasks)
-    return ReplaySuite(name, tasks, rubric)
+    facts = _facts(sources.trained, left_out=left_out)
+    if tasks:
+        digest = freeze(_folder(sources), tasks)
+        if chosen is not None:
+            chosen.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            write_whole(chosen, json.dumps({"set": digest, "facts": facts}).encode(), 0o600)
+    return ReplaySuite(name, tasks, rubric, facts=facts)
 
 
-async def choose(rule: Rule, sources: Sources, now: datetime | None = None) -> list[RecordedTask]:
-    """Returns the newest matching tasks, each question once, in the order of their ids."""
+def _chosen_path(rest: str, sources: Sources) -> Path | None:
+    """Returns the file with the choice of a rule for one comparison. A validation that goes on after a
+    restart finds its items there, although newer tasks match by then."""
+    if sources.comparison is None:
+        return None
+    key = json.dumps([rest, sources.items, sources.rubric, sources.comparison])
+    return _folder(sources) / "chosen" / f"{hashlib.sha256(key.encode()).hexdigest()[:40]}.json"
+
+
+def _chosen_before(path: Path, folder: Path) -> tuple[list[RecordedTask], dict[str, Any]] | None:
+    """Returns the tasks and the facts of an earlier choice; None if there is none that can be read."""
+    try:
+        found = json.loads(path.read_bytes())
+        return read_set(folder, str(found["set"])), dict(found["facts"])
+    except (OSError, ValueError, KeyError, TypeError, NotFoundError, TamperedError):
+        return None
+
+
+def _facts(trained: TrainedOn | None, **counted: Counter[Match]) -> dict[str, Any]:
+    """Returns what a report says about the work that the models were trained on; empty if it was not looked
+    up."""
+    if trained is None:
+        return {}
+    counts = {name: dict(sorted(matches.items())) for name, matches in counted.items()}
+    return {"trained_on": {**counts, "unknown": list(trained.unknown)}}
+
+
+def _overlap(tasks: Sequence[RecordedTask], trained: TrainedOn | None) -> dict[str, Any]:
+    """Returns the facts of a frozen set, whose tasks stay whatever was trained on."""
+    found: Counter[Match] = Counter()
+    for task in tasks if trained is not None else ():
+        match = trained.match(task.item_id, task.task_id, question(task.messages)) if trained else None
+        found.update([match] if match else [])
+    return _facts(trained, overlap=found)
+
+
+async def choose(
+    rule: Rule, sources: Sources, now: datetime | None = None
+) -> tuple[list[RecordedTask], Counter[Match]]:
+    """Returns the newest matching tasks, each question once, in the order of their ids; and how many newer
+    ones were left out because a model was trained on them, by what they have in common."""
     if sources.warehouse is None:
         raise ConfigError(
             "Recorded tasks are in the warehouse, which is not open here: start the loop with 'onward up'."
         )
-    most = rule.items or sources.items
+    most, trained = rule.items or sources.items, sources.trained or TrainedOn()
     found: dict[str, RecordedTask] = {}
+    left_out: Counter[Match] = Counter()
     for name in rule.task or (None,):
+        if len(found) >= most:
+            break
         chosen = rule.selection(name, now or datetime.now(UTC))
-        async for record in records.newest(sources.warehouse, chosen):
-            if len(found) == most:
-                break
+        async for record in _newest(sources.warehouse, chosen, trained, left_out, REACH * most):
             task = task_of(record.trajectory)
-            if task is not None:
-                found.setdefault(json.dumps(task.messages, sort_keys=True), task)
-    return sorted(found.values(), key=lambda task: task.item_id)
+            if task is None:
+                continue
+            match = trained.match(task.item_id, task.task_id, question(task.messages))
+            if match is not None:
+                left_out[match] += 1
+                continue
+            found.setdefault(json.dumps(task.messages, sort_keys=True), task)
+            if len(found) >= most:
+                break
+    return sorted(found.values(), key=lambda task: task.item_id), left_out
+
+
+def _count(names: Sequence[str], trained: TrainedOn, left_out: Counter[Match]) -> None:
+    known = sum(name in trained.trajectories for name in names)
+    left_out.update({"trajectory": known} if known else {})
+
+
+async def _newest(
+    warehouse: Warehouse,
+    chosen: TrajectorySelection,
+    trained: TrainedOn,
+    left_out: Counter[Match],
+    reach: int,
+) -> AsyncIterator[Record]:
+    """Yields matching records, newest first, ``reach`` at most. Trajectories that were trained on are counted
+    by their ids alone, so that skipping many of them reads no document."""
+    after: tuple[str, str] | None = None
+    while reach > 0:
+        page = await trajectory_queries.newest(warehouse, chosen, records.ID_PAGE, after)
+        for start in range(0, len(page), records.MOST_AT_ONCE):
+            part = [name for _, name in page[start : start + records.MOST_AT_ONCE]]
+            kept = [name for name in part if name not in trained.trajectories][:reach]
+            reach -= len(kept)
+            at = 0
+            async for record in records.documents(warehouse, kept):
+                end = part.index(record.trajectory["trajectory_id"], at)
+                _count(part[at:end], trained, left_out)
+                at = end + 1
+                yield record
+            _count(part[at:], trained, left_out)
+            if reach <= 0:
+                return
+        if len(page) < records.ID_PAGE:
+            return
+        after = page[-1]
 
 
 def freeze(folder: Path, tasks: list[RecordedTask]) -> str:

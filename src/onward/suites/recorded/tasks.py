@@ -41,6 +41,8 @@ class RecordedTask:
     """Each of these must hold: see ``judging``."""
     answers: int = 1
     """Number of answers in the record."""
+    task_id: str = ""
+    """Id that the agent gave the task; empty if it gave none."""
 
     def document(self) -> dict[str, Any]:
         return asdict(self)
@@ -50,6 +52,12 @@ class RecordedTask:
         """Raises TypeError or KeyError for what is no task."""
         parts = {name: [Call(**one) for one in document.get(name, [])] for name in ("calls", "final_calls")}
         return cls(**{**document, **parts})
+
+
+def opening(trajectory: Mapping[str, Any]) -> list[Message]:
+    """Returns the messages before the first answer of a stored trajectory."""
+    first = conversation({**trajectory, "turns": trajectory["turns"][:1]}).messages
+    return first[: next((n for n, one in enumerate(first) if one["role"] == "assistant"), len(first))]
 
 
 def task_of(trajectory: Mapping[str, Any]) -> RecordedTask | None:
@@ -79,6 +87,7 @@ def task_of(trajectory: Mapping[str, Any]) -> RecordedTask | None:
         expected=_texts(context.get("expected_answer")),
         checks=[check for check in context.get("checks") or () if isinstance(check, dict)],
         answers=len(answers),
+        task_id=str(context.get("task_id") or ""),
     )
 
 

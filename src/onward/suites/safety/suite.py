@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from copy import copy
 from functools import partial
 from importlib.resources import files
 from typing import Literal
@@ -41,6 +42,15 @@ class SafetySuite:
     def size(self) -> int:
         """Number of items."""
         return len(self.items)
+
+    @property
+    def item_ids(self) -> list[str]:
+        return [item.item_id for item in self.items]
+
+    def without(self, done: Collection[str]) -> SafetySuite:
+        rest = copy(self)
+        rest.items = [item for item in self.items if item.item_id not in done]
+        return rest
 
     def digest(self) -> str:
         """Returns the hash of items, rules and weights."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from copy import copy
 from functools import partial
 from typing import Literal
 
@@ -36,6 +37,15 @@ class ShippedSuite:
     @property
     def size(self) -> int:
         return len(self._items)
+
+    @property
+    def item_ids(self) -> list[str]:
+        return [item.item_id for item in self._items]
+
+    def without(self, done: Collection[str]) -> ShippedSuite:
+        rest = copy(self)
+        rest._items = [item for item in self._items if item.item_id not in done]
+        return rest
 
     def digest(self) -> str:
         """Returns the digest of the task, with the number of its items that are asked."""

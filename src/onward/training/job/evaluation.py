@@ -22,7 +22,7 @@ from jinja2.exceptions import TemplateError
 from onward.envs.sources import TaskSource, open_source
 from onward.envs.tasks import TaskRef
 from onward.errors import OnwardError
-from onward.lm import off_policy
+from onward.lm import doubly_robust, off_policy
 from onward.lm.batches import Batches, Prepared
 from onward.lm.off_policy import LoggedAttempt
 from onward.lm.tokens import TokenRow
@@ -139,14 +139,11 @@ class EstimateJudge(Judge):
                 start if own and one.staleness == 0 else turns
                 for start, turns, (_, one) in zip(now, told, self._attempts, strict=True)
             ]
-        found = off_policy.estimate(
-            [
-                LoggedAttempt(task, [a - b for a, b in zip(new, old, strict=True)], _rewards(one, len(new)))
-                for new, old, (task, one) in zip(now, self._behaviour, self._attempts, strict=True)
-            ],
-            per_decision=self._dense,
-            bounds=self._bounds,
-        )
+        attempts = [
+            LoggedAttempt(task, [a - b for a, b in zip(new, old, strict=True)], _rewards(one, len(new)))
+            for new, old, (task, one) in zip(now, self._behaviour, self._attempts, strict=True)
+        ]
+        found = off_policy.estimate(attempts, per_decision=self._dense, bounds=self._bounds)
         facts = found.facts()
         value = facts.pop("value", None)
         kind = "per_decision_importance_sampling" if self._dense else "importance_sampling"
@@ -154,7 +151,12 @@ class EstimateJudge(Judge):
         if value is None:
             return Verdict({**facts, "method": kind}, None, metrics)
         metrics |= {"holdout_reward": value, "holdout_low": facts["low"], "holdout_high": facts["high"]}
-        return Verdict({"reward": value, **facts, "method": kind}, (value,), metrics)
+        values = doubly_robust.task_values(attempts)
+        second = doubly_robust.estimate(attempts, values, bounds=self._bounds).facts()
+        ends = {"": second.get("value"), "_low": second.get("low"), "_high": second.get("high")}
+        robust = {f"doubly_robust{end}": number for end, number in ends.items() if number is not None}
+        metrics |= {f"holdout_{name}": number for name, number in robust.items()}
+        return Verdict({"reward": value, **facts, **robust, "method": kind}, (value,), metrics)
 
     def state(self) -> Any:
         return self._behaviour
