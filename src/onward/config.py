@@ -613,9 +613,9 @@ class ReleaseSettings(_Section):
     error_ceiling: float = Field(0.05, gt=0, lt=1)
     reward_margin: float = Field(0.05, ge=0, lt=1)
     """Tolerated drop of the mean reward (ROLLBACK_REWARD_THRESHOLD, sign dropped)."""
-    reward_signal: Literal["raw_total", "outcome"] = "raw_total"
-    """Number that the reward gate judges: the raw total of a session's reward where it is known and the
-    outcome elsewhere, or the outcome alone. Both are from 0 to 1."""
+    reward_signal: Literal["both", "outcome"] = "both"
+    """Numbers that the reward gate judges: the outcome of a session and the raw total of its reward where that
+    is known, or the outcome alone. Both are from 0 to 1."""
     error_maturity_seconds: float = Field(30, ge=0)
     reward_maturity_seconds: float = Field(120, ge=0)
     lost_after_seconds: float = Field(600, gt=0)

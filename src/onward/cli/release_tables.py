@@ -184,7 +184,7 @@ def _evidence(record: ReleaseRecord) -> Iterator[Any]:
         if gate == "all":
             table.section()
         if gate == "reward" and raw:
-            judges = "mean raw total"
+            judges = "mean outcome, raw total"
         table.add_row(gate, judges, *seen[gate], e_number(record.e_values.get(gate, 1.0)))
     yield table
     if any(arm.lost for arm in rates):
@@ -219,11 +219,12 @@ def _threshold(evidence: dict[str, Any]) -> Iterator[str]:
 
 
 def _means(*arms: ArmRates) -> list[str]:
-    """Returns the mean of each arm: of raw totals if both have some, else of outcomes."""
-    if all(arm.mean_raw_total is not None for arm in arms):
-        return [f"{arm.mean_raw_total:.2f} in {arm.raw_totals}" for arm in arms]
+    """Returns the mean outcome of each arm, and its mean raw total if both arms have some."""
+    raw = all(arm.mean_raw_total is not None for arm in arms)
     return [
-        "none judged yet" if arm.mean_outcome is None else f"{arm.mean_outcome:.2f} in {arm.outcomes}"
+        "none judged yet"
+        if arm.mean_outcome is None
+        else f"{arm.mean_outcome:.2f}{f', {arm.mean_raw_total:.2f}' if raw else ''} in {arm.outcomes}"
         for arm in arms
     ]
 

@@ -151,7 +151,9 @@ def test_raw_totals_are_named_where_they_are_judged_and_the_rule_that_decides(ca
         "threshold": {"strikes": {"error": 2}},
     }
     output = shown(capsys, record.model_copy(update={"rates": rates, "evidence": evidence}))
-    assert re.search(r"reward +mean raw total +0.41 in 36 +0.63 in 9 +2.5\n", output)
+    outcomes = [f"{record.rates[arm].mean_outcome:.2f}" for arm in ("candidate", "current")]
+    row = rf"reward +mean outcome, raw total +{outcomes[0]}, 0.41 in 36 +{outcomes[1]}, 0.63 in 9 +2.5\n"
+    assert re.search(row, output)
     words = " ".join(output.split())
     assert "Decisive are the limits of the threshold rule, not E: 3 checks in a row" in words
     assert "Broken so far: error 2. A window with fewer than 20 sessions" in words

@@ -1,4 +1,4 @@
-"""The reward gate judges the raw total where it is known, and the outcome elsewhere."""
+"""The reward gate judges the outcome, and the raw total where it is known."""
 
 import itertools
 import math
@@ -9,7 +9,7 @@ from release_world import Policy, World
 from onward.config import ReleaseSettings
 from onward.release.evidence.event import Event
 from onward.release.evidence.evidence import Evidence, GateRules
-from onward.release.evidence.gates import MEAN_BETS, OUTCOME, RAW_TOTAL, MeanGate
+from onward.release.evidence.gates import MEAN_BETS, OUTCOME, RewardGate
 from onward.release.explaining.replay import replay
 from onward.release.plan import State
 
@@ -39,12 +39,25 @@ def capital(*gaps: float, margin: float = 0.05) -> float:
     )
 
 
-def test_the_raw_total_is_judged_and_the_outcome_is_counted_beside_it():
+def test_the_raw_total_is_judged_beside_the_outcome_with_half_of_the_capital():
     found = judged((False, 1.0, 0.8), (True, 1.0, 0.5))
-    assert found.gates.e_values()["reward"] == pytest.approx(capital(0.8 - 0.5 - 0.05))
+    halves = {"reward_outcome": capital(1.0 - 1.0 - 0.05), "reward_raw_total": capital(0.8 - 0.5 - 0.05)}
+    e_values = found.gates.e_values()
+    assert {name: e_values[name] for name in halves} == pytest.approx(halves)
+    assert e_values["reward"] == pytest.approx(sum(halves.values()) / 2)
     arms = found.summary()["arms"]
     assert arms["candidate"]["mean_raw_total"] == 0.5 and arms["candidate"]["mean_outcome"] == 1.0
     assert arms["current"]["mean_raw_total"] == 0.8 and arms["current"]["raw_known"] == 1
+
+
+def test_the_capital_is_split_when_the_first_raw_total_is_known():
+    """Not before: without raw totals the outcome has all of it."""
+    before = capital(1.0 - 0.0 - 0.05)
+    alone = judged((False, 1.0, None), (True, 0.0, None))
+    assert alone.gates.e_values()["reward"] == pytest.approx(before)
+    found = judged((False, 1.0, None), (True, 0.0, None), (False, 1.0, 0.8), (True, 1.0, 0.5))
+    halves = capital(0.95, -0.05), before * capital(0.25)
+    assert found.gates.e_values()["reward"] == pytest.approx(sum(halves) / 2)
 
 
 def test_with_the_outcome_as_signal_raw_totals_have_no_effect():
@@ -54,27 +67,29 @@ def test_with_the_outcome_as_signal_raw_totals_have_no_effect():
 
 
 def test_a_raw_total_is_never_compared_with_an_outcome():
-    """Blocks: current 0.6 and candidate 0.4 by raw total; current 1 and candidate 1 by outcome."""
     found = judged((False, 1.0, 0.6), (True, 1.0, None), (False, 1.0, None), (True, 0.0, 0.4))
-    gaps = (1.0 - 1.0 - 0.05, 0.6 - 0.4 - 0.05)
-    assert found.gates.e_values()["reward"] == pytest.approx(capital(*gaps))
+    halves = capital(1.0 - 1.0 - 0.05, 1.0 - 0.0 - 0.05), capital(0.6 - 0.4 - 0.05)
+    assert found.gates.e_values()["reward"] == pytest.approx(sum(halves) / 2)
 
 
-def test_the_gate_is_fair_when_the_scales_have_different_means_and_the_arms_different_scales():
-    """The expectation over all results of equal arms is 1 at margin 0. The candidate's raw totals are known
-    more often than current's, and mean raw total (0.5) and mean outcome (0.75) differ."""
+def test_the_gate_is_fair_when_raw_totals_are_known_later_and_more_often_on_one_arm():
+    """The expectation over all results of equal arms is 1 at margin 0."""
     pattern = [
-        (False, OUTCOME), (True, RAW_TOTAL), (False, RAW_TOTAL), (True, RAW_TOTAL), (True, OUTCOME),
-        (True, RAW_TOTAL), (False, RAW_TOTAL), (False, OUTCOME),
+        (False, False), (True, False), (False, True), (True, True), (True, False), (True, True), (False, True),
+        (False, False), (True, True),
     ]  # fmt: skip
-    results = {OUTCOME: ((0.5, 0.5), (1.0, 0.5)), RAW_TOTAL: ((0.2, 0.5), (0.8, 0.5))}
     expected = 0.0
-    for drawn in itertools.product(*(results[scale] for _, scale in pattern)):
-        gate = MeanGate(0.0)
-        for (candidate, scale), (value, _) in zip(pattern, drawn, strict=True):
-            gate.value(candidate, value, scale)
-        expected += math.prod(chance for _, chance in drawn) * math.exp(gate.log_e)
+    for drawn in itertools.product((False, True), repeat=len(pattern)):
+        gate = RewardGate(0.0)
+        for (candidate, known), high in zip(pattern, drawn, strict=True):
+            gate.session(candidate, 1.0 if high else 0.5, (0.8 if high else 0.2) if known else None)
+        expected += 0.5 ** len(pattern) * math.exp(gate.log_e)
     assert expected == pytest.approx(1.0)
+
+
+def test_that_a_candidate_is_not_worse_is_shown_by_its_outcomes():
+    raw, none = (judged((False, 1.0, value), (True, 1.0, value)) for value in (0.8, None))
+    assert raw.gates.e_values()["support"] == none.gates.e_values()["support"] > 1
 
 
 @pytest.mark.parametrize("known", [True, False])
@@ -124,7 +139,7 @@ async def test_judged_by_the_outcome_the_evidence_has_the_bytes_of_the_version_b
     assert found == marks
 
 
-@pytest.mark.parametrize(("signal", "end"), [("raw_total", State.ROLLED_BACK), ("outcome", State.PROMOTED)])
+@pytest.mark.parametrize(("signal", "end"), [("both", State.ROLLED_BACK), ("outcome", State.PROMOTED)])
 async def test_work_that_succeeds_as_often_and_costs_more_is_seen_in_the_raw_total(signal, end):
     """Equal outcomes (0.7); the candidate's raw totals are 0.3 lower."""
     world = World(3, **FAST, reward_signal=signal)

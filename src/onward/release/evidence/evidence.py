@@ -19,7 +19,7 @@ from onward.config import ReleaseSettings
 from onward.contracts import canonical_json
 from onward.release.evidence.cohort import MINUTE, Cohort, short_id
 from onward.release.evidence.event import Event
-from onward.release.evidence.gates import OUTCOME, RAW_TOTAL, Gates, Scale
+from onward.release.evidence.gates import BOTH, OUTCOME, Gates, Signal
 from onward.release.evidence.threshold import ThresholdRule
 
 Gate = Literal["error", "reward", "feedback"]
@@ -49,8 +49,8 @@ class GateRules:
     threshold_ms: int = 0
     """Milliseconds between two checks of the threshold rule; 0: the E-values decide."""
     consecutive: int = 1
-    reward_signal: Scale = OUTCOME
-    """Number that the reward gate judges where it is known; the outcome elsewhere."""
+    reward_signal: Signal = OUTCOME
+    """Whether the reward gate judges raw totals beside the outcomes."""
     least_sessions: int = 0
     """Sessions of an arm that a window of the threshold rule needs; 0: any number, as earlier versions."""
 
@@ -89,9 +89,9 @@ def digest_of(state: dict[str, Any]) -> str:
     return hashlib.sha256(canonical_json(state)).hexdigest()
 
 
-def _tally(signal: Scale) -> dict[str, float]:
+def _tally(signal: Signal) -> dict[str, float]:
     counts = dict.fromkeys(("judged", "failed", "lost", "rewarded"), 0)
-    raw = {"raw_known": 0, "raw_sum": 0.0} if signal == RAW_TOTAL else {}
+    raw = {"raw_known": 0, "raw_sum": 0.0} if signal == BOTH else {}
     return {**counts, "reward_sum": 0.0, "feedback": 0, "negative": 0, **raw}
 
 
@@ -224,7 +224,7 @@ class Evidence:
 
     def _raw(self, gate: Gate, event: Event) -> list[float]:
         """Returns the raw total of a reward in a list; an empty one if it is not known or is not judged."""
-        if gate != "reward" or self.rules.reward_signal != RAW_TOTAL or event.raw_total is None:
+        if gate != "reward" or self.rules.reward_signal != BOTH or event.raw_total is None:
             return []
         return [event.raw_total]
 
@@ -260,9 +260,7 @@ class Evidence:
             if raw:
                 tally["raw_known"] += 1
                 tally["raw_sum"] += raw[0]
-                self.gates.observe_reward(bool(candidate), raw[0], RAW_TOTAL)
-            else:
-                self.gates.observe_reward(bool(candidate), value)
+            self.gates.observe_reward(bool(candidate), value, *raw)
         else:
             tally["feedback"] += 1
             tally["negative"] += value

@@ -27,9 +27,9 @@ RATIO_ALTERNATIVES = (0.125, 0.25, 0.5, 2 / 3, 1.5, 2.0, 4.0, 8.0)
 """Odds multipliers that the sample-ratio guard bets on, in both directions."""
 WEIGHTS = {"error": 1 / 3, "reward": 4 / 9, "feedback": 2 / 9}
 """Share of the total false-alarm budget that each gate gets."""
-Scale = Literal["outcome", "raw_total"]
-OUTCOME: Scale = "outcome"
-RAW_TOTAL: Scale = "raw_total"
+Signal = Literal["both", "outcome"]
+BOTH: Signal = "both"
+OUTCOME: Signal = "outcome"
 ERROR_RATIO = 1.0
 FEEDBACK_RATIO = 2.0
 _LARGEST = 700.0
@@ -84,24 +84,6 @@ class CeilingGate:
         self.log_e = log_mean_exp(self.logs)
 
 
-class Block:
-    """Values since the last bet: sum and number of each arm."""
-
-    def __init__(self) -> None:
-        self.sums = [0.0, 0.0]
-        self.counts = [0, 0]
-
-    def state(self) -> dict[str, Any]:
-        return {"sums": list(self.sums), "counts": list(self.counts)}
-
-    @classmethod
-    def from_state(cls, state: dict[str, Any]) -> Block:
-        block = cls()
-        block.sums = [float(value) for value in state["sums"]]
-        block.counts = [int(value) for value in state["counts"]]
-        return block
-
-
 class MeanGate:
     """(C): tests that the candidate's mean is more than ``margin`` below the current one's.
 
@@ -109,10 +91,6 @@ class MeanGate:
     a candidate value is compared with the mean of the current values since the last block. If there is none,
     it waits; the next current value is then compared with the mean of all waiting values. Blocks are
     contemporaneous, so a drift that both arms share cancels.
-
-    Values come on two scales, both from 0 to 1: the outcome and the raw total. A block has values of one
-    scale alone, so that an arm is never compared with the other on another scale. The capital is one: each
-    block of either scale is a bet of it, and every bet is fair, so it stays an e-process.
     """
 
     def __init__(self, margin: float, *, support: bool = False) -> None:
@@ -122,23 +100,79 @@ class MeanGate:
         self._bets = [share * largest for share in MEAN_BETS]
         self.logs = [0.0] * len(MEAN_BETS)
         self.log_e = 0.0
-        self.blocks: dict[Scale, Block] = {OUTCOME: Block()}
+        self.sums = [0.0, 0.0]
+        self.counts = [0, 0]
 
-    def value(self, candidate: bool, value: float, scale: Scale = OUTCOME) -> None:
+    def value(self, candidate: bool, value: float) -> None:
         """Adds one judged value in [0, 1]."""
         if not 0.0 <= value <= 1.0:
             raise ValueError(f"A reward is {value!r}: the mean gates take numbers from 0 to 1.")
-        block = self.blocks.setdefault(scale, Block())
-        sums, counts = block.sums, block.counts
-        sums[candidate] += value
-        counts[candidate] += 1
-        if not all(counts):
+        self.sums[candidate] += value
+        self.counts[candidate] += 1
+        if not all(self.counts):
             return
-        gap = sums[0] / counts[0] - sums[1] / counts[1] - self.margin
+        gap = self.sums[0] / self.counts[0] - self.sums[1] / self.counts[1] - self.margin
         for i, bet in enumerate(self._bets):
             self.logs[i] += math.log1p(bet * self.sign * gap)
         self.log_e = log_mean_exp(self.logs)
-        self.blocks[scale] = Block()
+        self.sums, self.counts = [0.0, 0.0], [0, 0]
+
+    def state(self) -> dict[str, Any]:
+        return {"logs": list(self.logs), "sums": list(self.sums), "counts": list(self.counts)}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        _restore(self, state["logs"])
+        self.sums = [float(value) for value in state["sums"]]
+        self.counts = [int(value) for value in state["counts"]]
+
+
+class RewardGate:
+    """Tests that the candidate's mean outcome or its mean raw total is more than ``margin`` below current's.
+
+    Each of the two has a ``MeanGate``. Until a session has a raw total, the outcome has the whole capital. Then
+    the capital is split into halves, one for each: their sum is again an e-process, and a fall of either is
+    found. One that both show is found as if the budget were half as large at worst.
+    """
+
+    def __init__(self, margin: float) -> None:
+        self.margin = margin
+        self.outcome = MeanGate(margin)
+        self.raw_total: MeanGate | None = None
+        self._split_at = 0.0
+        """Log of the capital when it was split."""
+
+    def session(self, candidate: bool, outcome: float, raw_total: float | None = None) -> None:
+        """Adds one judged session; both numbers are in [0, 1]."""
+        if raw_total is not None and self.raw_total is None:
+            self.raw_total, self._split_at = MeanGate(self.margin), self.outcome.log_e
+        self.outcome.value(candidate, outcome)
+        if raw_total is not None and self.raw_total is not None:
+            self.raw_total.value(candidate, raw_total)
+
+    @property
+    def log_e(self) -> float:
+        if self.raw_total is None:
+            return self.outcome.log_e
+        return log_mean_exp([self.outcome.log_e, self._split_at + self.raw_total.log_e])
+
+    def e_values(self) -> dict[str, float]:
+        """Returns the two parts, each with the capital that it had before the split; empty before it."""
+        if self.raw_total is None:
+            return {}
+        raw = e_value(self._split_at + self.raw_total.log_e)
+        return {"reward_outcome": e_value(self.outcome.log_e), "reward_raw_total": raw}
+
+    def state(self) -> dict[str, Any]:
+        if self.raw_total is None:
+            return self.outcome.state()
+        return {**self.outcome.state(), "raw_total": {**self.raw_total.state(), "split_at": self._split_at}}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.outcome.restore(state)
+        raw = state.get("raw_total")
+        if raw is not None:
+            self.raw_total, self._split_at = MeanGate(self.margin), float(raw["split_at"])
+            self.raw_total.restore(raw)
 
 
 class RatioGuard:
@@ -168,7 +202,7 @@ class Gates:
     def __init__(self, *, ceiling: float, margin: float) -> None:
         self.relative = RateGate(ERROR_RATIO)
         self.ceiling = CeilingGate(ceiling)
-        self.reward = MeanGate(margin)
+        self.reward = RewardGate(margin)
         self.support = MeanGate(margin, support=True)
         self.feedback = RateGate(FEEDBACK_RATIO)
         self.ratio = RatioGuard()
@@ -181,10 +215,11 @@ class Gates:
         if failed:
             self.relative.failure(candidate, weight)
 
-    def observe_reward(self, candidate: bool, value: float, scale: Scale = OUTCOME) -> None:
-        """Adds the judged outcome or raw total of one session, in [0, 1]."""
-        self.reward.value(candidate, value, scale)
-        self.support.value(candidate, value, scale)
+    def observe_reward(self, candidate: bool, outcome: float, raw_total: float | None = None) -> None:
+        """Adds the judged outcome of one session, in [0, 1], and its raw total if it is judged too. That a
+        candidate is not worse is shown by its outcomes."""
+        self.reward.session(candidate, outcome, raw_total)
+        self.support.value(candidate, outcome)
 
     def observe_feedback(self, candidate: bool, negative: bool, weight: float) -> None:
         """Adds one session's feedback."""
@@ -221,7 +256,7 @@ class Gates:
         found["error_ceiling"] = e_value(self.ceiling.log_e)
         found["support"] = e_value(self.support.log_e)
         found["sample_ratio"] = e_value(self.ratio.log_e)
-        return found
+        return found | self.reward.e_values()
 
     def state(self) -> dict[str, Any]:
         """Returns everything as JSON; ``from_state`` restores the same object bit for bit."""
@@ -232,8 +267,8 @@ class Gates:
             "ceiling": list(self.ceiling.logs),
             "feedback": list(self.feedback.logs),
             "ratio": list(self.ratio.logs),
-            "reward": _mean_state(self.reward),
-            "support": _mean_state(self.support),
+            "reward": self.reward.state(),
+            "support": self.support.state(),
         }
 
     @classmethod
@@ -241,22 +276,9 @@ class Gates:
         gates = cls(ceiling=state["ceiling_rate"], margin=state["margin"])
         for name in ("relative", "ceiling", "feedback", "ratio"):
             _restore(getattr(gates, name), state[name])
-        for name in ("reward", "support"):
-            gate: MeanGate = getattr(gates, name)
-            _restore(gate, state[name]["logs"])
-            gate.blocks[OUTCOME] = Block.from_state(state[name])
-            if RAW_TOTAL in state[name]:
-                gate.blocks[RAW_TOTAL] = Block.from_state(state[name][RAW_TOTAL])
+        gates.reward.restore(state["reward"])
+        gates.support.restore(state["support"])
         return gates
-
-
-def _mean_state(gate: MeanGate) -> dict[str, Any]:
-    raw = gate.blocks.get(RAW_TOTAL)
-    return {
-        "logs": list(gate.logs),
-        **gate.blocks[OUTCOME].state(),
-        **({RAW_TOTAL: raw.state()} if raw is not None else {}),
-    }
 
 
 def _restore(gate: Any, logs: Sequence[float]) -> None:

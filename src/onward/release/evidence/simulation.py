@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from onward.release.evidence.evidence import MIN_UNITS, GateRules
-from onward.release.evidence.gates import RAW_TOTAL, Gates
+from onward.release.evidence.gates import BOTH, Gates
 
 RAW_FAILED = 0.25 * 0.5 / 0.85
 """Raw total of a failed session: feedback (weight 0.25, score 0.5) of all weights but that of code (0.85)."""
@@ -50,10 +50,10 @@ def first_crossing(
             judged += is_candidate
             gates.observe_error(is_candidate, chance.random() < own.errors, share)
             succeeded = chance.random() < own.mean
-            if rules.reward_signal == RAW_TOTAL:
-                gates.observe_reward(is_candidate, RAW_SUCCEEDED if succeeded else RAW_FAILED, RAW_TOTAL)
-            else:
-                gates.observe_reward(is_candidate, float(succeeded))
+            raw_total = RAW_SUCCEEDED if succeeded else RAW_FAILED
+            gates.observe_reward(
+                is_candidate, float(succeeded), raw_total if rules.reward_signal == BOTH else None
+            )
             if own.negative is not None:
                 gates.observe_feedback(is_candidate, chance.random() < own.negative, share)
             if judged >= MIN_UNITS and gates.crossed(rules.alpha):

@@ -1,6 +1,6 @@
 """Threshold rule: fixed limits on averages, read every few minutes, for who wants them in place of E-values.
 
-A window of the last checks is compared with fixed limits: more than 5 % errors, a mean reward more than 0.05
+A window of the last checks is compared with fixed limits: more than 5 % errors, a mean outcome or raw total more than 0.05
 below the current model's, more than twice its negative feedback. A window with too few sessions counts
 neither as broken nor as passed. Several checks in a row may be needed. The
 rule has no budget of false alarms: with little traffic, averages cross limits by chance.
@@ -15,6 +15,7 @@ WINDOW_MS = 30 * 60_000
 """Milliseconds of outcomes that a check reads."""
 FEEDBACK_FACTOR = 2.0
 KINDS = ("judged", "failed", "rewarded", "reward_sum", "feedback", "negative")
+OUTCOME_KINDS = ("rewarded", "reward_sum")
 RAW_KINDS = ("raw_known", "raw_sum")
 """Numbers of an arm whose raw totals are judged."""
 
@@ -36,19 +37,20 @@ def verdicts(counts: Tallies, *, ceiling: float, margin: float, least: int = 0) 
     evidence."""
     new, old = counts["candidate"], counts["current"]
     broken: dict[str, float] = {}
-    raw_is_known = min(new.get("raw_known", 0), old.get("raw_known", 0)) >= max(1, least)
-    known, total = RAW_KINDS if raw_is_known else ("rewarded", "reward_sum")
+    rewards = [
+        (min(new.get(known, 0), old.get(known, 0)), known, total)
+        for known, total in (OUTCOME_KINDS, RAW_KINDS)
+    ]
     sizes = {
         "error": new["judged"],
-        "reward": min(new[known], old[known]),
+        "reward": max(size for size, *_ in rewards),
         "feedback": min(new["feedback"], old["feedback"]),
     }
     if sizes["error"] and new["failed"] / new["judged"] > ceiling:
         broken["error"] = new["failed"] / new["judged"]
-    if sizes["reward"]:
-        mean = new[total] / new[known]
-        if mean < old[total] / old[known] - margin:
-            broken["reward"] = mean
+    for size, known, total in rewards:
+        if size >= max(1, least) and new[total] / new[known] < old[total] / old[known] - margin:
+            broken["reward"] = new[total] / new[known]
     if sizes["feedback"]:
         rate = new["negative"] / new["feedback"]
         if rate > FEEDBACK_FACTOR * old["negative"] / old["feedback"]:
