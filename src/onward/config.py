@@ -614,7 +614,7 @@ class ReleaseSettings(_Section):
     reward_margin: float = Field(0.05, ge=0, lt=1)
     """Tolerated drop of the mean reward (ROLLBACK_REWARD_THRESHOLD, sign dropped)."""
     reward_signal: Literal["both", "outcome"] = "both"
-    """Numbers that the reward gate judges: the outcome of a session and the raw total of its reward where that
+    """Numbers that the reward gate judges: the outcome of a session and the raw total of its reward where it
     is known, or the outcome alone. Both are from 0 to 1."""
     error_maturity_seconds: float = Field(30, ge=0)
     reward_maturity_seconds: float = Field(120, ge=0)

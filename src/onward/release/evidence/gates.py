@@ -129,9 +129,9 @@ class MeanGate:
 class RewardGate:
     """Tests that the candidate's mean outcome or its mean raw total is more than ``margin`` below current's.
 
-    Each of the two has a ``MeanGate``. Until a session has a raw total, the outcome has the whole capital. Then
-    the capital is split into halves, one for each: their sum is again an e-process, and a fall of either is
-    found. One that both show is found as if the budget were half as large at worst.
+    Each of the two has a ``MeanGate``. Until a session has a raw total, the outcome has the whole capital.
+    Then the capital is split into halves, one for each. Their sum is again an e-process, and a fall of either
+    is found. A fall of the outcome alone is found as if the capital were half as large.
     """
 
     def __init__(self, margin: float) -> None:
