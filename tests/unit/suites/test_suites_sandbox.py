@@ -24,8 +24,8 @@ LIBC = "import ctypes\nlibc = ctypes.CDLL(None, use_errno=True)\n"
 
 @pytest.fixture
 def open_folder() -> Iterator[Path]:
-    """Folder that every user can read, outside of pytest's, which each pytest process closes to others. The umask is
-    the usual one: a command that ran in this process before has left 0o077."""
+    """Folder that every user can read, outside of pytest's, which each pytest process closes to others. The
+    umask is the usual one: a command that ran in this process before has left 0o077."""
     before = os.umask(0o022)
     try:
         with tempfile.TemporaryDirectory(dir="/tmp") as made:
