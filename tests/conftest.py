@@ -25,7 +25,8 @@ for _module in (httpx._transports.default, httpx2._transports.default):
 
 LONGEST = (
     "test_loop_demo.py", "test_loop_killed.py", "test_onpolicy.py", "test_closed_model.py",
-    "test_gateway_clients.py", "test_redaction_recall.py", "test_serving_vllm_server.py", "test_crash_points.py",
+    "test_gateway_clients.py", "test_redaction_recall.py", "test_serving_vllm_server.py",
+    "test_crash_points.py",
     "test_train_command.py", "test_warehouse_command.py", "test_out_of_memory.py", "test_evidence.py",
     "test_privacy.py", "test_hung_children.py", "test_full_disk.py", "test_environments.py",
 )  # fmt: skip
