@@ -39,7 +39,7 @@ class _Root(Group):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         load(args[0])
-        self.commands |= typer.main.get_group(_app_of(args[0])).commands
+        self.commands.update(typer.main.get_group(_app_of(args[0])).commands)
         return super().resolve_command(ctx, args)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
