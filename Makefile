@@ -29,9 +29,10 @@ endef
 .PHONY: demo install test test-fast test-long lint clean
 
 # A file of tests stays in one process: its fixtures are made once. Tests with servers wait often, hence three
-# processes on two cores.
+# processes on two cores. The order is that of tests/conftest.py: files of few tests would otherwise come last,
+# and the longest are among them.
 CORES := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
-PARALLEL := -n $(if $(filter 1 2,$(CORES)),3,4) --dist loadfile
+PARALLEL := -n $(if $(filter 1 2,$(CORES)),3,4) --dist loadfile --no-loadscope-reorder
 
 demo: $(DEMO)
 	$(BIN)/onward demo

@@ -1,5 +1,6 @@
 """Shared by all tests: one thread per test process, no stray settings from the caller's environment."""
 
+import functools
 import logging
 import os
 import sys
@@ -11,9 +12,30 @@ os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.envir
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
+import httpx._transports.default
+import httpx2._transports.default
 import pytest
 
 from onward.config import SEED_VARIABLES
+
+# Clients with the same settings share one TLS context: reading the certificates of authorities takes 40 ms,
+# and tests make thousands.
+for _module in (httpx._transports.default, httpx2._transports.default):
+    vars(_module)["create_ssl_context"] = functools.cache(_module.create_ssl_context)
+
+LONGEST = (
+    "test_loop_demo.py", "test_loop_killed.py", "test_onpolicy.py", "test_closed_model.py",
+    "test_gateway_clients.py", "test_redaction_recall.py", "test_serving_vllm_server.py",
+    "test_crash_points.py",
+    "test_train_command.py", "test_warehouse_command.py", "test_out_of_memory.py", "test_evidence.py",
+    "test_privacy.py", "test_hung_children.py", "test_full_disk.py", "test_environments.py",
+)  # fmt: skip
+"""Files that take most of a minute, begun first: begun last, one process would work on them alone."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    place = {name: number for number, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: place.get(item.path.name, len(place)))
 
 
 @pytest.fixture(autouse=True)

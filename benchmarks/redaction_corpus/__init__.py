@@ -161,6 +161,7 @@ def _pieces(secret: str) -> list[str]:
     return [secret[i : i + 8] for i in range(0, len(secret) - 7, 4)] + [secret[-8:]]
 
 
+@lru_cache(1 << 12)  # one secret stands in many documents
 def _forms(piece: str) -> set[str]:
     escaped = json.dumps(piece)[1:-1]
     return {piece, escaped, json.dumps(escaped)[1:-1], quote(piece, safe="")}

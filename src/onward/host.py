@@ -2,6 +2,9 @@
 
 A service that is not configured runs embedded. The data folder is locked while it is in use. So a restarted
 trainer can take back its own unfinished job at once: the previous run is certainly dead.
+
+Most commands load this module to talk to a running service. What only a start needs (FastAPI, base models) is
+imported where it is used.
 """
 
 from __future__ import annotations
@@ -14,7 +17,14 @@ import json
 import os
 import signal
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractContextManager, AsyncExitStack, ExitStack, asynccontextmanager, nullcontext
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    AsyncExitStack,
+    ExitStack,
+    asynccontextmanager,
+    nullcontext,
+)
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -33,15 +43,10 @@ from onward.context import Context
 from onward.coordinator import schedule
 from onward.errors import ConfigError, ObjectError, folder_advice, hide_login
 from onward.files import OWNER_ALONE, keep_private, locked, write_whole
-from onward.health.alone import served_alone
 from onward.health.disk import refuse_full
 from onward.health.watch import Watch
-from onward.http.app import local_key
-from onward.http.server import check_exposure, check_free
 from onward.lm import devices
 from onward.roles import beside, keep_running, together
-from onward.serving import base_models
-from onward.serving.engines.vllm_server import command_of, dtype_of
 from onward.telemetry.alerts import Alerts
 from onward.telemetry.metrics import Metrics
 from onward.warehouse import EmbeddedWarehouse, Objects, Warehouse
@@ -92,11 +97,7 @@ async def parts(
     With ``join`` nothing is started: a service that is not configured must already run on this data folder.
     """
     clock = clock or SystemClock()
-    for role in ("gateway", "api"):  # before anything slow is started
-        if role in roles:
-            check_exposure(settings.http.host, settings.api_keys(), settings.http.auth)
-            port = getattr(settings.http, f"{role}_port")
-            await check_free(settings.http.host, port, f"The {role} (http.{role}_port)")
+    await _check_ports(settings, roles)  # before anything slow is started
     base_model = None
     if NEED_MODEL.intersection(roles):
         extras.require("lm", "torch", "The engine")
@@ -115,6 +116,8 @@ async def parts(
         await check_stores(settings)
     settings.run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     if not join:
+        from onward.http.app import local_key
+
         local_key(settings.run_dir)  # the collector redacts it from its first message on
     async with AsyncExitStack() as stack:
         if join:
@@ -148,6 +151,16 @@ async def parts(
                 yield ctx
 
 
+async def _check_ports(settings: Settings, roles: Sequence[str]) -> None:
+    for role in ("gateway", "api"):
+        if role in roles:
+            from onward.http.server import check_exposure, check_free
+
+            check_exposure(settings.http.host, settings.api_keys(), settings.http.auth)
+            port = getattr(settings.http, f"{role}_port")
+            await check_free(settings.http.host, port, f"The {role} (http.{role}_port)")
+
+
 async def check_stores(settings: Settings) -> None:
     """Lists a prefix of each configured store: a missing bucket answers the look for one object as if only
     that were missing. Raises ObjectError, with what to check, for a store that does not answer or refuses.
@@ -174,6 +187,9 @@ async def check_stores(settings: Settings) -> None:
 def _base_model(settings: Settings, roles: Sequence[str]) -> Path:
     """Returns the folder of the base model, checked for what ``roles`` do with it. A vLLM server on another
     machine has the model in its own memory."""
+    from onward.serving import base_models
+    from onward.serving.engines.vllm_server import command_of, dtype_of
+
     model, models = settings.model, settings.data_dir / "models"
     if "gateway" in roles and model.engine == "sglang":
         return base_models.resolve(model.base, models, settings.models)
@@ -274,7 +290,7 @@ async def running(
     with nullcontext() if join else _locked(settings.run_dir):
         async with (
             parts(settings, roles=roles, join=join, clock=clock) as ctx,
-            served_alone(ctx, roles[0]) if join and len(roles) == 1 else nullcontext(),
+            _served_alone(ctx, roles[0]) if join and len(roles) == 1 else nullcontext(),
         ):
             ctx.ready.update(dict.fromkeys(roles, False))
             started: set[str] = set()
@@ -302,6 +318,12 @@ async def running(
                 failures = [error for error in results if isinstance(error, Exception)]
                 if failures:
                     raise failures[0]
+
+
+def _served_alone(ctx: Context, role: str) -> AbstractAsyncContextManager[None]:
+    from onward.health.alone import served_alone
+
+    return served_alone(ctx, role)
 
 
 def _bound(ctx: Context) -> dict[str, Any]:

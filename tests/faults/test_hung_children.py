@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,8 +26,14 @@ TRAJECTORY = "agent.rl.trajectory.v1"
 
 
 @pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(children, "PROBE_SECONDS", 0.3)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Sets the seconds between two probes. A child that works gets more: a busy machine keeps it waiting."""
+
+    def probe_each(seconds: float) -> None:
+        monkeypatch.setattr(children, "PROBE_SECONDS", seconds)
+
+    probe_each(0.3)
+    return probe_each
 
 
 async def replaced(keeper: children.Keeper, pid: int | None) -> None:
@@ -33,6 +41,19 @@ async def replaced(keeper: children.Keeper, pid: int | None) -> None:
         while keeper.pid in (None, pid) or not keeper.restarts:
             await asyncio.sleep(0.02)
     assert keeper.cause == "it did not answer 4 times in a row"
+
+
+async def busy(work: Coroutine[Any, Any, Any], probe: Callable[[], Awaitable[object]]) -> None:
+    """Runs a child's long ``work``, during which it answers: a blocked child does so after the end alone."""
+    working, answers = asyncio.create_task(work), 0
+    while not working.done():
+        answering = asyncio.ensure_future(probe())
+        await asyncio.wait({working, answering}, return_when=asyncio.FIRST_COMPLETED)
+        answers += answering.done() and answering.exception() is None and not working.done()
+        await asyncio.gather(answering, return_exceptions=True)
+        await asyncio.sleep(0.02)
+    await working
+    assert answers
 
 
 async def test_a_hung_nats_server_comes_back_with_what_it_had_stored(tmp_path: Path) -> None:
@@ -53,15 +74,21 @@ async def test_a_hung_nats_server_comes_back_with_what_it_had_stored(tmp_path: P
         await server.stop()
 
 
-async def test_a_hung_warehouse_comes_back_and_a_long_query_is_no_hang(tmp_path: Path) -> None:
+async def test_a_hung_warehouse_comes_back_and_a_long_query_is_no_hang(
+    tmp_path: Path, impatient: Callable[[float], None]
+) -> None:
+    impatient(1.0)
     embedded = EmbeddedWarehouse(tmp_path)
     warehouse = await embedded.start()
     try:
         pid = embedded.pid
         assert pid is not None
-        # chDB sleeps at most 3 s in one call: two blocks of one row make it 6 s, ten probes long.
-        await warehouse.query("SELECT sleepEachRow(3) FROM numbers(2) SETTINGS max_block_size = 1")
+        # chDB sleeps at most 3 s in one call: two blocks of one row make it 6 s.
+        asleep = warehouse.query("SELECT sleepEachRow(3) FROM numbers(2) SETTINGS max_block_size = 1")
+        await busy(asleep, warehouse.check_alive)
         assert (embedded.pid, embedded.keeper.ends) == (pid, 0)
+        impatient(0.3)
+        warehouse._query_patience = 60.0  # a busy machine may need more than 10 s for a start of chDB
         os.kill(pid, signal.SIGSTOP)
         assert await warehouse.query("SELECT 1 AS n") == [{"n": 1}]
         await replaced(embedded.keeper, pid)
@@ -94,7 +121,10 @@ async def test_a_step_of_the_engine_that_never_ends_makes_the_ping_fail(
 
 
 @pytest.mark.slow
-async def test_a_hung_engine_comes_back_and_a_long_answer_is_no_hang(tmp_path: Path) -> None:
+async def test_a_hung_engine_comes_back_and_a_long_answer_is_no_hang(
+    tmp_path: Path, impatient: Callable[[float], None]
+) -> None:
+    impatient(1.0)
     text = ["user\nassistant\nsystem\n", "task 0123456789 hi x"] * 20
     folder = tmp_path / "tiny"
     build_tiny(folder, text, 0, vocab=300, hidden=32, layers=1, heads=2, kv_heads=1, intermediate=64)
@@ -106,8 +136,9 @@ async def test_a_hung_engine_comes_back_and_a_long_answer_is_no_hang(tmp_path: P
     try:
         pid = process.pid
         assert pid is not None
-        await engine.generate(**ask, max_tokens=1500, seed=1)
+        await busy(engine.generate(**ask, max_tokens=1500, seed=1), engine.check_alive)
         assert (process.pid, process.keeper.ends) == (pid, 0)
+        impatient(0.3)
         os.kill(pid, signal.SIGSTOP)
         with pytest.raises(EngineError, match="ended during the call"):
             await engine.generate(**ask, max_tokens=4)

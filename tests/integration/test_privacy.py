@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from commands import run_text
 
 from onward.bus.server import find_binary
 
@@ -55,10 +56,7 @@ class Service:
 
     def command(self, *words: str) -> str:
         """Returns what a command prints."""
-        ran = subprocess.run(
-            [sys.executable, "-m", "onward.cli", *words],
-            cwd=self.folder, capture_output=True, text=True, timeout=120,
-        )  # fmt: skip
+        ran = run_text(self.folder, *words)
         return ran.stdout + ran.stderr
 
     def stop(self) -> None:

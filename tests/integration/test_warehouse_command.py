@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from collector_world import document, idle, publish
+from commands import run_text
 
 from onward import host
 from onward.config import load
@@ -18,10 +19,7 @@ from onward.warehouse.embedded import reading
 
 
 def command(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "onward.cli", "warehouse", *words, "--dir", str(folder / "data")],
-        cwd=folder, capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
+    return run_text(folder, "warehouse", *words, "--dir", str(folder / "data"))
 
 
 async def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -49,7 +47,10 @@ async def test_rows_are_found_and_stored_again_by_command(tmp_path):
     shutil.rmtree(tmp_path / "data" / "chdb")
     found = await run(tmp_path, "verify")
     assert found.returncode == 1 and "onward warehouse rebuild" in found.stdout, found
-    rebuilt = await run(tmp_path, "rebuild", "--json")
+    rebuilt = subprocess.run(
+        [sys.executable, "-m", "onward.cli", *f"warehouse rebuild --json --dir {tmp_path}/data".split()],
+        cwd=tmp_path, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
     assert (rebuilt.returncode, counts(rebuilt)) == (0, (2, 2)), rebuilt
     async with reading(settings) as warehouse:
         assert (await warehouse.query("SELECT count() AS n FROM trajectories_v"))[0]["n"] == 2

@@ -3,6 +3,8 @@
 import asyncio
 import json
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import httpx
@@ -151,3 +153,12 @@ async def test_a_role_that_starts_again_on_another_port_is_found_there(
         assert written() == loop.ctx.endpoints["api_url"] != first
         assert (await client.get(f"{written()}/ready")).json()["ready"] is True
     assert not (tmp_path / "run" / host.ENDPOINTS).exists()
+
+
+def test_what_only_a_start_needs_is_not_loaded_by_commands_that_talk_to_a_service() -> None:
+    code = (
+        "import sys, onward.host\n"
+        "print([m for m in ('fastapi', 'torch', 'chdb', 'onward.training.job') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -5,6 +5,7 @@ An OnwardError becomes one sentence on stderr and exit code 2. Any traceback is 
 
 from __future__ import annotations
 
+import copy
 import importlib
 import os
 import sys
@@ -38,7 +39,7 @@ class _Root(Group):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         load(args[0])
-        self.commands = typer.main.get_group(app).commands
+        self.commands.update(typer.main.get_group(_app_of(args[0])).commands)
         return super().resolve_command(ctx, args)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
@@ -70,6 +71,20 @@ ConfigFile = Annotated[
 DataDir = Annotated[
     Path | None, typer.Option("--dir", help="Data folder. Default: data_dir of the settings.")
 ]
+
+
+def _app_of(*names: str) -> Commands:
+    """Returns ``app`` with the commands ``names`` alone. Building a command takes a millisecond for each of
+    its options, and one process may have loaded many commands."""
+    part = copy.copy(app)
+    part.registered_groups = [one for one in app.registered_groups if one.name in names]
+    part.registered_commands = [
+        one
+        for one in app.registered_commands
+        if (one.name or (one.callback and one.callback.__name__)) in names
+    ]
+    return part
+
 
 COMMANDS: dict[str, tuple[str, ...]] = {
     "service": ("up", "run"),
@@ -125,7 +140,7 @@ def run_async(work: Coroutine[Any, Any, Any]) -> Any:
 def main(arguments: list[str] | None = None) -> None:
     """Entry point of the ``onward`` command."""
     try:
-        app(args=arguments)
+        _app_of()(args=arguments)
     except OnwardError as error:
         _leave(str(error))
     except BaseExceptionGroup as group:

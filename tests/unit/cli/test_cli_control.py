@@ -14,7 +14,7 @@ import pytest
 
 from onward.cli import main
 from onward.cli.control_display import outcome, told
-from onward.control.running import checkpoint, presets
+from onward.control.running import checkpoint, curves, presets
 from onward.control.running.log import read_rows
 from onward.control.running.runs import Folder
 from onward.errors import install_command, program
@@ -23,6 +23,17 @@ pytestmark = pytest.mark.slow
 
 SMALL = ["--set", "hidden=16", "--set", "n_steps=32", "--set", "epochs=2", "--set", "batch_size=64",
          "--preset", "default", "--set", "num_envs=4"]  # fmt: skip
+
+
+@pytest.fixture
+def pictures() -> None:
+    """Lets the runs of a test draw their curves, which takes most of a short run's time."""
+
+
+@pytest.fixture(autouse=True)
+def _drawn_where_wanted(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    if "pictures" not in request.fixturenames:
+        monkeypatch.setattr(curves, "draw", lambda folders, picture: picture)
 
 
 def onward(*arguments: str) -> int:
@@ -62,7 +73,9 @@ def test_bad_input_is_one_sentence_and_no_folder(
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_run_leaves_everything_it_promises(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_leaves_everything_it_promises(
+    tmp_path: Path, pictures: None, capsys: pytest.CaptureFixture[str]
+) -> None:
     arguments = ["train", "CartPole-v1", "--algorithm", "ppo", *SMALL, "--timesteps", "640", "--seed", "3"]
     assert onward(*arguments, "--out", str(tmp_path)) == 0
     folder = tmp_path / "CartPole-v1-ppo-seed3"
@@ -215,7 +228,7 @@ def test_a_race_that_no_side_can_run_is_one_sentence(capsys: pytest.CaptureFixtu
 
 
 def test_several_seeds_run_in_processes_of_their_own(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, pictures: None, capfd: pytest.CaptureFixture[str]
 ) -> None:
     arguments = ["CartPole-v1", "--algorithm", "ppo", *SMALL, "--timesteps", "256", "--seeds", "2"]
     assert onward("train", *arguments, "--out", str(tmp_path)) == 0

@@ -1,12 +1,12 @@
 """Bad input at the command line: one sentence on stderr, exit code 2, no traceback, nothing made."""
 
-import os
 import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from commands import run_text
 from peft_folders import write_base
 
 from onward import __version__, errors, extras
@@ -14,18 +14,6 @@ from onward.cli import output
 from onward.errors import MissingExtraError
 
 pytestmark = pytest.mark.slow
-
-
-def onward(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "onward.cli", *arguments],
-        cwd=folder,
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
 
 
 def assert_one_sentence(done: subprocess.CompletedProcess[str], words: str) -> None:
@@ -36,11 +24,19 @@ def assert_one_sentence(done: subprocess.CompletedProcess[str], words: str) -> N
 
 
 def test_version(tmp_path: Path) -> None:
-    assert onward(tmp_path, "--version").stdout == f"onward {__version__}\n"
+    assert run_text(tmp_path, "--version").stdout == f"onward {__version__}\n"
+
+
+def test_a_process_of_its_own_ends_with_one_sentence_as_well(tmp_path: Path) -> None:
+    (tmp_path / "onward.toml").write_text("[training]\ntreshold = 3\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "onward.cli", "up"], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+    assert_one_sentence(done, "Unknown setting 'training.treshold'")
 
 
 def test_an_unknown_model_names_the_known_ones(tmp_path: Path) -> None:
-    done = onward(tmp_path, "demo", "--model", "nope")
+    done = run_text(tmp_path, "demo", "--model", "nope")
     assert_one_sentence(done, "There is no model 'nope' on this machine: ")
     assert done.stdout == ""
     assert list(tmp_path.iterdir()) == []
@@ -48,11 +44,11 @@ def test_an_unknown_model_names_the_known_ones(tmp_path: Path) -> None:
 
 def test_a_wrong_key_in_the_settings_names_it(tmp_path: Path) -> None:
     (tmp_path / "onward.toml").write_text("[training]\ntreshold = 3\n")
-    assert_one_sentence(onward(tmp_path, "up"), "Unknown setting 'training.treshold'")
+    assert_one_sentence(run_text(tmp_path, "up"), "Unknown setting 'training.treshold'")
 
 
 def test_an_unknown_algorithm_names_the_known_ones(tmp_path: Path) -> None:
-    done = onward(tmp_path, "up", RL_ALGORITHM="sarsa")
+    done = run_text(tmp_path, "up", RL_ALGORITHM="sarsa")
     assert_one_sentence(done, "'ppo', 'dpo', 'rloo', 'grpo' or 'reinforce'")
 
 
@@ -63,7 +59,7 @@ def test_a_busy_port_is_named(tmp_path: Path) -> None:
         port = taken.getsockname()[1]
         (tmp_path / "onward.toml").write_text(f"[nats]\nport = {port}\n")
         write_base(tmp_path / "base")
-        done = onward(tmp_path, "up", RL_BASE_MODEL=str(tmp_path / "base"))
+        done = run_text(tmp_path, "up", RL_BASE_MODEL=str(tmp_path / "base"))
     assert_one_sentence(done, f"127.0.0.1:{port}")
 
 
@@ -74,19 +70,19 @@ def test_an_address_that_cannot_be_served_is_refused_before_anything_starts(tmp_
         port = taken.getsockname()[1]
         (tmp_path / "onward.toml").write_text(f"[http]\ngateway_port = {port}\n")
         assert_one_sentence(
-            onward(tmp_path, "up"), f"The gateway (http.gateway_port) cannot listen on 127.0.0.1:{port}"
+            run_text(tmp_path, "up"), f"The gateway (http.gateway_port) cannot listen on 127.0.0.1:{port}"
         )
     (tmp_path / "onward.toml").write_text('[http]\nhost = "0.0.0.0"\n')
-    assert_one_sentence(onward(tmp_path, "up"), "http.keys")
+    assert_one_sentence(run_text(tmp_path, "up"), "http.keys")
     assert not (tmp_path / "nats").exists()
 
 
 def test_nothing_running_says_what_to_do(tmp_path: Path) -> None:
-    assert_one_sentence(onward(tmp_path, "status"), "start it with 'onward up'")
+    assert_one_sentence(run_text(tmp_path, "status"), "start it with 'onward up'")
 
 
 def test_an_unknown_role_names_the_known_ones(tmp_path: Path) -> None:
-    assert_one_sentence(onward(tmp_path, "run", "colector"), "expected one of collector")
+    assert_one_sentence(run_text(tmp_path, "run", "colector"), "expected one of collector")
 
 
 def test_a_missing_extra_is_named_with_a_command_that_works_from_the_clone(
@@ -165,7 +161,7 @@ def test_advice_about_a_folder_names_the_data_folder_inside_it(tmp_path: Path) -
 def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path, command: str) -> None:
     file = tmp_path / "file"
     file.touch()
-    done = onward(tmp_path, *(word.format(file) for word in command.split()))
+    done = run_text(tmp_path, *(word.format(file) for word in command.split()))
     assert_one_sentence(done, f"The folder {file}")
     assert "cannot be made" in done.stderr
     assert "give one that may be written to." in done.stderr
@@ -175,6 +171,6 @@ def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path, command: s
 def test_the_demonstration_refuses_a_json_file_that_it_could_not_write_in_the_end(tmp_path: Path) -> None:
     folder = tmp_path / "figures.json"
     folder.mkdir()
-    done = onward(tmp_path, "demo", "--json", str(folder))
+    done = run_text(tmp_path, "demo", "--json", str(folder))
     assert_one_sentence(done, f"The file {folder} cannot be written")
     assert list(tmp_path.iterdir()) == [folder]

@@ -1,12 +1,12 @@
 """``onward redact`` as a program: standard output is the redacted bytes and nothing else."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from commands import run_bytes
 
 from onward.redaction import POLICY_VERSION
 
@@ -16,15 +16,7 @@ SECRET = "ghp_" + "aB3dE5fG7hJ9" * 3
 def redact(
     folder: Path, *arguments: str, given: bytes = b"", **environment: str
 ) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(
-        [sys.executable, "-m", "onward.cli", "redact", *arguments],
-        cwd=folder,
-        env={**os.environ, **environment},
-        input=given,
-        capture_output=True,
-        timeout=60,
-        check=False,
-    )
+    return run_bytes(folder, "redact", *arguments, given=given, **environment)
 
 
 def test_a_json_file(tmp_path: Path) -> None:
@@ -33,6 +25,15 @@ def test_a_json_file(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, b'{"key": "<GITHUB_TOKEN:1>", "n": 1}\n')
     assert done.stderr == b"1 redacted: GITHUB_TOKEN 1.\n"
     assert list(tmp_path.iterdir()) == [tmp_path / "a.json"]
+
+
+def test_a_process_of_its_own_reads_and_writes_bytes(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "onward.cli", "redact", "-"],
+        cwd=tmp_path, input=f"caf\u00e9 {SECRET}\r\n".encode("latin-1"), capture_output=True, timeout=60,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, b"caf\xe9 <GITHUB_TOKEN:1>\r\n")
+    assert done.stderr == b"1 redacted: GITHUB_TOKEN 1.\n"
 
 
 def test_json_lines_with_a_broken_one_from_standard_input(tmp_path: Path) -> None:

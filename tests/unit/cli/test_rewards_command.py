@@ -2,12 +2,12 @@
 (With a service: tests/integration/test_reward_explain.py.)"""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from commands import run_text
 from docs_blocks import run_command
 
 from onward.capture.collecting.trajectory_row import enrich
@@ -35,16 +35,7 @@ def unjudged(name: str) -> dict:
 def rewards_score(
     folder: Path, *arguments: str, given: str = "", **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "onward.cli", "rewards", "score", *arguments],
-        cwd=folder,
-        env={**os.environ, **environment},
-        input=given,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    return run_text(folder, "rewards", "score", *arguments, given=given, **environment)
 
 
 def lines(output: str) -> list[dict]:

@@ -14,7 +14,6 @@ import torch
 import transformers
 from any_networks import KINDS, build
 from model_folders import with_config
-from peft import PeftModel
 from torch import Tensor
 
 from onward.errors import ConfigError, NotFoundError
@@ -107,6 +106,8 @@ def test_log_probs_and_samples_equal_plain_passes(made: Made, kind: str, tmp_pat
     policy.save_adapter("x", tmp_path)
     models = {None: transformers.AutoModelForCausalLM.from_pretrained(made(kind)).eval()}
     other = transformers.AutoModelForCausalLM.from_pretrained(made(kind))
+    from peft import PeftModel  # seconds of imports
+
     models["x"] = PeftModel.from_pretrained(other, tmp_path).eval()  # type: ignore[index]
     rows = random_rows(3, temperature=0.8)
     apart = []

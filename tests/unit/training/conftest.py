@@ -10,6 +10,7 @@ import pytest
 from job_world import Events, MakeJob
 
 import onward.lm  # noqa: F401  (before torch: it makes waiting threads passive)
+from onward import plotting
 from onward.lm.chat import Chat
 from onward.lm.policy import Policy
 from onward.lm.sft import fit
@@ -23,8 +24,16 @@ SMALL: dict[str, Any] = {"hidden": 32, "layers": 2, "heads": 2, "kv_heads": 1, "
 
 
 @pytest.fixture
-def events(monkeypatch: pytest.MonkeyPatch) -> Events:
+def pictures() -> None:
+    """Lets the jobs of a test draw their curves, which takes most of a short job's time."""
+
+
+@pytest.fixture
+def events(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Events:
+    """What a job in this process says. It draws its curves if the test asks for ``pictures``."""
     said: Events = []
+    if "pictures" not in request.fixturenames:
+        monkeypatch.setattr(plotting, "save", lambda *_, **__: [])
     monkeypatch.setattr(worker, "emit", lambda event, **facts: said.append({"event": event, **facts}))
     monkeypatch.setattr(worker, "die_with_parent", lambda: None)
     monkeypatch.setattr(worker.Stop, "listen", lambda self: None)

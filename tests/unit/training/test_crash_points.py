@@ -70,13 +70,19 @@ def in_this_process(prepared: None, events: Events, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(Attempt, "_compute", compute)
 
 
+_WHOLE: dict[bytes, bytes] = {}
+
+
 def _weights(job: Path, folder: Path) -> bytes:
     """Returns the weights of the same job without any interruption and without a trainer."""
-    folder.mkdir()
-    write_lines(folder, [1.0, 0.0, 0.0, 1.0, 1.0, 0.0, 1.0, 0.0])
-    (folder / "spec.json").write_bytes((job / "spec.json").read_bytes())
-    assert worker.main(folder) == 0
-    return (folder / "checkpoint" / "adapter_model.safetensors").read_bytes()
+    spec = (job / "spec.json").read_bytes()
+    if spec not in _WHOLE:
+        folder.mkdir()
+        write_lines(folder, [1.0, 0.0, 0.0, 1.0, 1.0, 0.0, 1.0, 0.0])
+        (folder / "spec.json").write_bytes(spec)
+        assert worker.main(folder) == 0
+        _WHOLE[spec] = (folder / "checkpoint" / "adapter_model.safetensors").read_bytes()
+    return _WHOLE[spec]
 
 
 def _crash_at(monkeypatch: pytest.MonkeyPatch, point: str | None) -> None:

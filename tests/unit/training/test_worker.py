@@ -22,9 +22,15 @@ from onward.training.job import methods, rows, steps, worker
 from onward.training.spec.request import JobSpec
 
 
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("worker") / "base"
+    return build_tiny(folder, ["one two three"] * 20, layers=1, hidden=32, heads=2, kv_heads=2)
+
+
 @pytest.fixture
-def job(tmp_path: Path) -> Path:
-    build_tiny(tmp_path / "base", ["one two three"] * 20, layers=1, hidden=32, heads=2, kv_heads=2)
+def job(tmp_path: Path, base: Path) -> Path:
+    shutil.copytree(base, tmp_path / "base")
     folder = tmp_path / "job"
     folder.mkdir()
     spec = JobSpec(
@@ -56,15 +62,6 @@ def _lines(folder: Path, outcomes: list[float]) -> None:
     (folder / dataset.FILE).write_text("\n".join(json.dumps(line) for line in lines) + "\n")
 
 
-@pytest.fixture
-def events(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    said: list[dict[str, Any]] = []
-    monkeypatch.setattr(worker, "emit", lambda event, **facts: said.append({"event": event, **facts}))
-    monkeypatch.setattr(worker, "die_with_parent", lambda: None)
-    monkeypatch.setattr(worker.Stop, "listen", lambda self: None)
-    return said
-
-
 def test_it_trains_and_writes_a_checkpoint_that_verifies(job: Path, events: list[dict[str, Any]]) -> None:
     _lines(job, [1.0, 0.0, 1.0, 0.0])
     assert worker.main(job) == 0
@@ -79,7 +76,7 @@ def test_it_trains_and_writes_a_checkpoint_that_verifies(job: Path, events: list
 
 
 def test_a_job_leaves_its_curves_tensorboard_events_and_model_card(
-    job: Path, events: list[dict[str, Any]]
+    job: Path, pictures: None, events: list[dict[str, Any]]
 ) -> None:
     _lines(job, [1.0, 0.0, 1.0, 0.0])
     assert worker.main(job) == 0

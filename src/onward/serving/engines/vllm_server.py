@@ -226,7 +226,7 @@ class VllmServer:
         Another process may have taken the port before vLLM did. It learns the key only if it asks for one.
         """
         await self._check_health()
-        async with httpx.AsyncClient(trust_env=False, timeout=children.PROBE_SECONDS) as client:
+        async with httpx.AsyncClient(trust_env=False, verify=False, timeout=children.PROBE_SECONDS) as client:
             models = f"{self.url}/v1/models"
             refused = await client.get(models)
             if refused.status_code != 401:
@@ -241,7 +241,7 @@ class VllmServer:
 
     async def _check_health(self) -> None:
         """Returns when the server answers that it is healthy. Raises httpx.HTTPError, EngineError."""
-        async with httpx.AsyncClient(trust_env=False, timeout=children.PROBE_SECONDS) as client:
+        async with httpx.AsyncClient(trust_env=False, verify=False, timeout=children.PROBE_SECONDS) as client:
             answer = await client.get(f"{self.url}/health")
         if answer.status_code != 200:
             raise EngineError(f"vLLM is not healthy (HTTP {answer.status_code}).")
