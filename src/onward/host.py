@@ -98,7 +98,7 @@ async def parts(
             port = getattr(settings.http, f"{role}_port")
             await check_free(settings.http.host, port, f"The {role} (http.{role}_port)")
     base_model = None
-    if NEED_MODEL.intersection(roles):
+    if NEED_MODEL.intersection(_with_model(settings, roles)):
         extras.require("lm", "torch", "The engine")
         devices.refuse_missing(settings.model.device)
         base_model = _base_model(settings, roles)
@@ -171,11 +171,17 @@ async def check_stores(settings: Settings) -> None:
             ) from None
 
 
+def _with_model(settings: Settings, roles: Sequence[str]) -> set[str]:
+    """Returns the roles without a gateway whose model is behind the API of another server."""
+    return set(roles) - ({"gateway"} if settings.model.engine == "openai" else set())
+
+
 def _base_model(settings: Settings, roles: Sequence[str]) -> Path:
     """Returns the folder of the base model, checked for what ``roles`` do with it. A vLLM server on another
     machine has the model in its own memory."""
     model, models = settings.model, settings.data_dir / "models"
-    if "gateway" in roles and model.engine == "sglang":
+    roles = sorted(_with_model(settings, roles))
+    if "gateway" in roles and model.engine in ("sglang", "ollama"):
         return base_models.resolve(model.base, models, settings.models)
     if "gateway" in roles and model.engine == "vllm":
         if settings.vllm.url:

@@ -55,9 +55,14 @@ MIXED = 4  # requests of each policy in the probe of a mixed batch
 
 @dataclass(frozen=True)
 class VoidSample(Sample):
-    """An answer whose ids contradict its text. ``text`` may be shown; the ids must not be trained on."""
+    """An answer without ids, or whose ids contradict its text. ``text`` may be shown, and nothing of it is
+    used in a policy loss."""
 
     text: str = ""
+    used: int = 0
+    """Tokens of the answer, if the server counts them."""
+    entries: Sequence[dict[str, Any]] = ()
+    """Log-probs as ``Generation.logprobs``, if the server gives them."""
 
 
 class VllmSampling:
