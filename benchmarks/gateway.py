@@ -36,7 +36,7 @@ of which the stub has 0.17, at 437 requests a second against 21 (20 times); with
 (13 times). Resident memory over 2,000 calls grew from 99 to 112 MiB, and by 0.3 MiB in the last fifth.
 
     python benchmarks/gateway.py [--quick] [--clients 32] [--seconds 10] [--json FILE] [--profile FILE]
-        [--litellm VENV/bin/litellm] [--memory 20000]
+        [--litellm VENV/bin/litellm] [--memory 20000 [--memory-only]]
 """
 
 from __future__ import annotations
@@ -193,6 +193,7 @@ async def serve_gateway(stub: str, folder: Path, profile: str) -> None:
             "http": {"gateway_port": 0},
             "model": {"base": "tiny"},
             "capture": {"grace_seconds": GRACE_SECONDS},
+            "providers": {"far": {"base_url": f"{stub}/v1", "models": ["stub"]}},
         },
     )
     server = NatsServer(folder)
@@ -265,9 +266,13 @@ async def load_with(ask_with: Callable[[], Ask], clients: int, seconds: float) -
     }
 
 
-def request_body(number: int) -> dict[str, Any]:
+ENGINE, PROVIDER = "onward", "far/stub"
+"""The two models of the gateway: that of its engine, and that of a provider, the same stub by another way."""
+
+
+def request_body(number: int, model: str = ENGINE) -> dict[str, Any]:
     text = f"{number} {PROMPT}"
-    return {"model": "onward", "messages": [{"role": "user", "content": text}], "max_tokens": TOKENS}
+    return {"model": model, "messages": [{"role": "user", "content": text}], "max_tokens": TOKENS}
 
 
 def start(*arguments: str) -> subprocess.Popen[str]:
@@ -280,8 +285,11 @@ def say(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline().strip()
 
 
-def measure_gateway(stub: str, counts: list[int], seconds: float, profile: str) -> list[dict[str, Any]]:
-    results = []
+def measure_gateway(
+    stub: str, counts: list[int], seconds: float, profile: str = "", model: str = ENGINE
+) -> list[dict[str, Any]]:
+    """Measures the gateway with its engine, or as the proxy of a provider."""
+    results: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
         process = start("--serve", stub, "--dir", folder, "--profile", profile)
         try:
@@ -293,13 +301,13 @@ def measure_gateway(stub: str, counts: list[int], seconds: float, profile: str) 
 
                 async def ask(number: int) -> None:
                     headers = f"authorization: Bearer {key}\r\nonward-session: s{number}-{RUN}\r\n"
-                    body = json.dumps(request_body(number)).encode()
+                    body = json.dumps(request_body(number, model)).encode()
                     status, data = await connection.post("/v1/chat/completions", body, headers)
                     assert status == 200, data
 
                 return ask
 
-            asked = 0
+            asked, what = 0, "onward" if model == ENGINE else "onward as proxy"
             for clients in counts:
                 asked += asyncio.run(load_with(ask_with, clients, 1.0))["requests"]
                 before = cpu_seconds(process.pid), cpu_seconds(int(nats_pid)), time.process_time()
@@ -307,7 +315,7 @@ def measure_gateway(stub: str, counts: list[int], seconds: float, profile: str) 
                 after = cpu_seconds(process.pid), cpu_seconds(int(nats_pid)), time.process_time()
                 used = [1e3 * (b - a) / found["requests"] for a, b in zip(before, after, strict=True)]
                 names = ("gateway_cpu_ms", "nats_cpu_ms", "client_cpu_ms")
-                results.append({"what": "onward", **found, **dict(zip(names, used, strict=True))})
+                results.append({"what": what, **found, **dict(zip(names, used, strict=True))})
                 asked += found["requests"]
             assert process.stdin is not None
             process.stdin.write("stop\n")
@@ -460,32 +468,33 @@ def memory_mib(pid: int) -> float:
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
-def measure_memory(stub: str, calls: int) -> list[dict[str, Any]]:
+def measure_memory(stub: str, calls: int, model: str = ENGINE) -> list[dict[str, Any]]:
     """Returns the gateway's resident memory at each tenth of ``calls`` calls, each a task of its own."""
-    found = []
+    found: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
         process = start("--serve", stub, "--dir", folder)
         try:
             url, _ = say(process).split()
             key = (Path(folder) / "run" / "api.key").read_text().strip()
             for tenth in range(10):
-                asyncio.run(_calls(url, key, tenth * calls // 10, (tenth + 1) * calls // 10))
-                made = (tenth + 1) * calls // 10
-                found.append({"what": "memory", "calls": made, "rss_mib": memory_mib(process.pid)})
+                asyncio.run(_calls(url, key, tenth * calls // 10, (tenth + 1) * calls // 10, model))
+                made, used = (tenth + 1) * calls // 10, memory_mib(process.pid)
+                found.append({"what": "memory", "model": model, "calls": made, "rss_mib": used})
+                print(f"memory of {model}: {made} calls, {used:.2f} MiB", flush=True)
         finally:
             process.kill()
             process.wait()
     return found
 
 
-async def _calls(url: str, key: str, first: int, last: int) -> None:
+async def _calls(url: str, key: str, first: int, last: int, model: str) -> None:
     numbers = iter(range(first, last))
 
     async def client() -> None:
         connection = Connection(url)
         for number in numbers:
             headers = f"authorization: Bearer {key}\r\nonward-session: m{number}-{RUN}\r\n"
-            body = json.dumps(request_body(number)).encode()
+            body = json.dumps(request_body(number, model)).encode()
             status, data = await connection.post("/v1/chat/completions", body, headers)
             assert status == 200, data
 
@@ -496,14 +505,27 @@ def ratios(results: list[dict[str, Any]]) -> dict[str, float]:
     """Returns what the gateway adds to the stub with one call in flight, and its rate beside LiteLLM's."""
     found = {(one["what"], one.get("clients")): one for one in results}
     shown: dict[str, float] = {}
-    alone, ours = found.get(("stub alone", 1)), found.get(("onward", 1))
-    if alone and ours:
-        shown["overhead_p50_ms"] = ours["p50_ms"] - alone["p50_ms"]
-    for (what, clients), one in found.items():
-        beside = found.get(("onward", clients))
-        if what == "litellm" and beside:
-            shown[f"times_litellm_at_{clients}"] = beside["per_second"] / one["per_second"]
+    alone = found.get(("stub alone", 1))
+    for what in ("onward", "onward as proxy"):
+        name = what.replace(" ", "_")
+        if alone and (ours := found.get((what, 1))):
+            shown[f"{name}_overhead_p50_ms"] = ours["p50_ms"] - alone["p50_ms"]
+        for (peer, clients), one in found.items():
+            beside = found.get((what, clients))
+            if peer in ("litellm", "tensorzero embedded") and beside:
+                times = beside["per_second"] / one["per_second"]
+                shown[f"{name}_times_{peer.partition(' ')[0]}_at_{clients}"] = times
     return shown
+
+
+def _loaded(url: str, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Measures the stub, the gateway both ways, and the peers, one after the other."""
+    counts, seconds = options.clients, options.seconds
+    results = [measure_stub(url, min(seconds, 5.0))]
+    results += measure_gateway(url, counts, seconds, options.profile)
+    results += measure_gateway(url, counts, seconds, model=PROVIDER)
+    results += measure_tensorzero(url, counts, seconds)
+    return results + measure_litellm(options.litellm, url, counts, seconds)
 
 
 def main() -> int:
@@ -514,7 +536,8 @@ def main() -> int:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--profile", default="")
     parser.add_argument("--litellm", default="", help="program of LiteLLM's proxy, in a venv of its own")
-    parser.add_argument("--memory", type=int, default=0, help="calls over which memory is followed")
+    parser.add_argument("--memory", type=int, default=0, help="calls over which memory is followed, each way")
+    parser.add_argument("--memory-only", action="store_true", help="leaves the load out")
     parser.add_argument("--stub", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--serve", default="", help=argparse.SUPPRESS)
     parser.add_argument("--dir", type=Path, help=argparse.SUPPRESS)
@@ -529,11 +552,9 @@ def main() -> int:
     stub = start("--stub")
     try:
         url = say(stub)
-        results = [measure_stub(url, options.seconds)]
-        results += measure_gateway(url, options.clients, options.seconds, options.profile)
-        results += measure_tensorzero(url, options.clients, options.seconds)
-        results += measure_litellm(options.litellm, url, options.clients, options.seconds)
-        results += measure_memory(url, options.memory) if options.memory else []
+        results = [] if options.memory_only else _loaded(url, options)
+        for model in (ENGINE, PROVIDER) if options.memory else ():
+            results += measure_memory(url, options.memory, model)
     finally:
         stub.kill()
         stub.wait()

@@ -1,4 +1,4 @@
-"""The ``Engine`` protocol, as the gateway uses it: each engine keeps it, or its capabilities say otherwise."""
+"""The ``Engine`` protocol as the gateway uses it: each engine keeps it, or its capabilities differ."""
 
 import asyncio
 from contextlib import asynccontextmanager
@@ -171,7 +171,11 @@ async def test_work_on_a_closed_engine_is_recorded_without_tokens_and_trains_by_
     assert [turn[3] for turn in told(found)] == ["tool_call", "response"] and records(found) == []
     assert found["metadata"]["engine"] == {"name": "openai", "token_ids": False, "logprobs": False}
     outcome = {"completion": 1.0, "success": True}
-    reward = {"total_reward": 1.0, "metadata": {"outcome": outcome, "raw_total": 1.0}, "reward_components": {}}
+    reward = {
+        "total_reward": 1.0,
+        "metadata": {"outcome": outcome, "raw_total": 1.0},
+        "reward_components": {},
+    }
     scored = ScoredTrajectory(found, reward)
     on_policy, by_text = AdmissionRules(None, None), AdmissionRules(None, None, text_is_enough=True)
     assert line(scored, on_policy) == "engine_without_tokens"

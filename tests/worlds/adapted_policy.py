@@ -17,7 +17,7 @@ PROMPT = [40, 41, 42, 43, 44]
 
 
 def adapted(parent: Path) -> tuple[Path, Policy, Path, str]:
-    """Makes a base model, its policy with an adapter, the adapter's checkpoint with a probe, and its digest."""
+    """Makes a base model, its policy with an adapter, the adapter's checkpoint with a probe, its digest."""
     folder = build_tiny(parent / "model", CORPUS, vocab=300, hidden=32, layers=2)
     policy = Policy.load(folder)
     generator = torch.Generator().manual_seed(1)

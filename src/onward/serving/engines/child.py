@@ -25,7 +25,6 @@ from onward.lm.request import Alternatives, Sample, SampleRequest
 from onward.processes import die_with_parent
 from onward.serving.engines import AnswerOptions, Messages, RequestRefusedError, context_exceeded, wire
 from onward.serving.engines.answer_options import LogprobEntries, OptionReader
-from onward.serving.engines.capabilities import WITHOUT_TOKENS
 from onward.serving.engines.ollama import OllamaHttp, OllamaSampling
 from onward.serving.engines.registry import verify_adapter
 from onward.serving.engines.sampling import FinishedGeneration, OnTokens, SamplingThread, SessionMemory
@@ -253,7 +252,7 @@ class EngineServer:
     ) -> dict[str, Any]:
         self._generations += 1
         if isinstance(sample, VoidSample):
-            return _void(record, full, sample)
+            return sample.answer(record, len(full))
         tokens = list(sample.token_ids)
         text = self._chat.text(tokens)
         if options is None or options.prompt is None:
@@ -316,14 +315,6 @@ class EngineServer:
             told |= {"path": policy.path, "path_reason": policy.reason}
             told |= {"device": placement.device, "dtype": placement.dtype}
         return told
-
-
-def _void(record: dict[str, Any], full: list[int], sample: VoidSample) -> dict[str, Any]:
-    """Returns an answer to show and never to train on: its tokens are neither recorded nor continued."""
-    total = len(full) + sample.used
-    usage = {"prompt_tokens": len(full), "completion_tokens": sample.used, "total_tokens": total}
-    sampling = record | WITHOUT_TOKENS | {"finish_reason": sample.finish_reason}
-    return {"text": sample.text, "sampling": sampling, "usage": usage}
 
 
 def _sampling_of(arguments: argparse.Namespace) -> SamplingThread | VllmSampling:

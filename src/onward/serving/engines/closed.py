@@ -170,7 +170,9 @@ def _text(message: dict[str, Any]) -> str:
         json.dumps({"name": one["name"], "arguments": arguments_of(one)}, ensure_ascii=False) for one in calls
     ]
     said = str(message.get("content") or message.get("refusal") or "")
-    return "\n".join([*([said] if said or not blocks else []), *(f"<tool_call>{b}</tool_call>" for b in blocks)])
+    return "\n".join(
+        [*([said] if said or not blocks else []), *(f"<tool_call>{b}</tool_call>" for b in blocks)]
+    )
 
 
 def _asked_for(options: AnswerOptions, has_tools: bool) -> dict[str, Any]:

@@ -97,9 +97,7 @@ class OllamaHttp(VllmHttp):
                 "/api/generate has 'logprobs'."
             )
         entries = _entries(answer)
-        return Greedy(
-            tuple(one["token"] for one in entries), tuple(float(one["logprob"]) for one in entries)
-        )
+        return Greedy(tuple(one["token"] for one in entries), tuple(float(one["logprob"]) for one in entries))
 
     async def load_adapter(self, name: str, path: str) -> None:
         """Makes a model of base and adapter, and reads its digest back."""
@@ -136,8 +134,8 @@ class OllamaHttp(VllmHttp):
         found = {str(card["name"]): str(card["digest"]) for card in loaded}
         if found.get(OURS + name) != self.made.get(name):
             raise EngineError(
-                f"Ollama serves {str(found.get(OURS + name))[:12]} under the name of adapter {name[:12]}, not "
-                f"{str(self.made.get(name))[:12]}, which was made of it: it is not served."
+                f"Ollama serves {str(found.get(OURS + name))[:12]} under the name of adapter {name[:12]}, "
+                f"not {str(self.made.get(name))[:12]}, which was made of it: it is not served."
             )
 
     async def _upload(self, file: Path) -> str:
@@ -190,7 +188,11 @@ def _entries(answer: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _entry(one: dict[str, Any]) -> dict[str, Any]:
     token = str(one["token"])
-    return {"token": token, "logprob": float(one["logprob"]), "bytes": one.get("bytes") or list(token.encode())}
+    return {
+        "token": token,
+        "logprob": float(one["logprob"]),
+        "bytes": one.get("bytes") or list(token.encode()),
+    }
 
 
 class OllamaSampling(VllmSampling):
@@ -282,9 +284,7 @@ class OllamaSampling(VllmSampling):
 
     def _spell(self, ids: Sequence[int]) -> str:
         return str(
-            self.tokenizer.decode(
-                list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False
-            )
+            self.tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
         )
 
     def _encode(self, text: str) -> list[int]:
@@ -297,8 +297,8 @@ class OllamaSampling(VllmSampling):
         special = set(self.tokenizer.all_special_ids)
         if sum(token in special for token in self._encode(text)) != sum(token in special for token in ids):
             raise RequestRefusedError(
-                "A message contains a control word of this model, such as its end of a turn, and Ollama's API "
-                "would read it as one: take it out."
+                "A message contains a control word of this model, such as its end of a turn, and Ollama's "
+                "API would read it as one: take it out."
             )
         start = self.tokenizer.bos_token
         return text.removeprefix(start) if isinstance(start, str) and start else text

@@ -94,8 +94,8 @@ class Calls:
         aliases: Mapping[str, str] | None = None,
         offered: Capabilities = ENGINES["local"],
     ) -> None:
-        """``aliases``: name that a call may give as its model → the name that it stands for. ``offered``: what
-        of the engine's records may be stored."""
+        """``aliases``: name that a call may give as its model → the name that it stands for. ``offered``:
+        what of the engine's records may be stored."""
         self._offered = offered
         self._aliases = dict(aliases or {})
         self._clock, self._engine, self._state = clock, engine, state

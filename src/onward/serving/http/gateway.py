@@ -18,6 +18,7 @@ from onward.capture.collecting.quarantine import Quarantine, QuarantineKeys
 from onward.capture.make_redactor import inspector_of
 from onward.context import Context
 from onward.http.app import local_key
+from onward.http.direct import Direct
 from onward.http.server import Server, check_exposure
 from onward.ids import is_id
 from onward.roles import to_the_end
@@ -129,7 +130,7 @@ class Gateway:
         )
         self.app = self.endpoints.app()
         self.server = Server(
-            self.app,
+            Direct(self.app, self.endpoints.calls()),
             settings.http.host,
             settings.http.gateway_port,
             what="The gateway (http.gateway_port)",

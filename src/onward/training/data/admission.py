@@ -94,7 +94,9 @@ def line(item: ScoredTrajectory, rules: AdmissionRules) -> dict[str, Any] | str:
 def _lacks_tokens(trajectory: Mapping[str, Any]) -> bool:
     """Returns whether the gateway reports that its engine gives no token ids or no log-probs."""
     engine = (trajectory.get("metadata") or {}).get("engine")
-    return isinstance(engine, Mapping) and not (engine.get("token_ids", True) and engine.get("logprobs", True))
+    return isinstance(engine, Mapping) and not (
+        engine.get("token_ids", True) and engine.get("logprobs", True)
+    )
 
 
 def why_unscored(trajectory: Mapping[str, Any]) -> str:
