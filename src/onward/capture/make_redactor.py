@@ -56,6 +56,8 @@ def _given(settings: Settings) -> dict[str, str]:
         "ONWARD_AGENTGYM_API_KEY": external.agentgym_rl_api_key,
         "ONWARD_TENSORZERO_TOKEN": external.tensorzero_admin_token,
         "ONWARD_VLLM_KEY": settings.vllm.key,
+        "ONWARD_SGLANG_KEY": settings.sglang.key,
+        "ONWARD_OPENAI_KEY": settings.openai.key,
     }
     addresses = {
         "NATS_URL": settings.nats.url,

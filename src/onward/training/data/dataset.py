@@ -30,8 +30,7 @@ Line = dict[str, Any]
 _MASKED = frozenset({"tokens_void", "broken_chain"})
 """Reasons that leave a trajectory without a token to train on although a policy sampled it."""
 REMEDIES: dict[str, str] = {
-    "no_tokens": "let the agent call the model through Onward's gateway, which captures tokens with "
-    "model.engine local, vllm or sglang, or train "
+    "no_tokens": "let the agent call the model through Onward's gateway, which captures tokens, or train "
     "with dpo or sft, which need only text, or (files only) say --behaviour recompute",
     "engine_without_tokens": "sample with model.engine local, vllm or sglang, whose answers have token ids "
     "and log-probs, or train with dpo or sft, which need only text",
