@@ -43,6 +43,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import json
 import os
 import secrets
@@ -52,7 +53,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -238,32 +242,28 @@ def cpu_seconds(pid: int) -> float:
 Ask = Callable[[int], Awaitable[None]]
 
 
-async def load_with(ask_with: Callable[[], Ask], clients: int, seconds: float) -> dict[str, Any]:
-    """Runs ``clients`` loops of requests and returns rate and latency."""
+async def load_with(ask_with: Callable[[], Ask], clients: int, seconds: float) -> tuple[list[float], float]:
+    """Runs ``clients`` loops of requests. Returns the seconds of each request, and those of all."""
     taken: list[float] = []
     until = time.monotonic() + seconds
+    first = next(_NUMBERS)
 
     async def client(number: int) -> None:
         ask = ask_with()
         count = 0
         while time.monotonic() < until:
             started = time.monotonic()
-            await ask(number * 1_000_000 + count)
+            await ask((first + number) * 1_000_000 + count)
             taken.append(time.monotonic() - started)
             count += 1
 
     started = time.monotonic()
     await asyncio.gather(*(client(number) for number in range(clients)))
-    wall = time.monotonic() - started
-    cuts = statistics.quantiles(taken, n=100)
-    return {
-        "clients": clients,
-        "requests": len(taken),
-        "per_second": len(taken) / wall,
-        "p50_ms": 1e3 * cuts[49],
-        "p90_ms": 1e3 * cuts[89],
-        "p99_ms": 1e3 * cuts[98],
-    }
+    return taken, time.monotonic() - started
+
+
+_NUMBERS = itertools.count(0, 1000)
+"""Each run has numbers of its own, so that each request is a task of its own."""
 
 
 ENGINE, PROVIDER = "onward", "far/stub"
@@ -285,49 +285,97 @@ def say(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline().strip()
 
 
-def measure_gateway(
-    stub: str, counts: list[int], seconds: float, profile: str = "", model: str = ENGINE
-) -> list[dict[str, Any]]:
-    """Measures the gateway with its engine, or as the proxy of a provider."""
-    results: list[dict[str, Any]] = []
+@dataclass
+class Side:
+    """One of those that are compared."""
+
+    what: str
+    ask_with: Callable[[], Ask]
+    pid: int
+    """Process whose CPU time is counted; for an embedded gateway, that of the clients."""
+    settles: float = 0.0
+    """Seconds after which everything of a run is recorded, and its CPU time counted."""
+    taken: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
+    wall: dict[int, float] = field(default_factory=lambda: defaultdict(float))
+    cpu: dict[int, float] = field(default_factory=lambda: defaultdict(float))
+
+    def run(self, runner: asyncio.Runner, clients: int, seconds: float) -> None:
+        before = cpu_seconds(self.pid)
+        taken, wall = runner.run(load_with(self.ask_with, clients, seconds))
+        time.sleep(self.settles)
+        self.cpu[clients] += cpu_seconds(self.pid) - before
+        self.taken[clients] += taken
+        self.wall[clients] += wall
+
+    def results(self) -> list[dict[str, Any]]:
+        found = []
+        for clients, taken in self.taken.items():
+            cuts = statistics.quantiles(taken, n=100)
+            found.append(
+                {
+                    "what": self.what,
+                    "clients": clients,
+                    "requests": len(taken),
+                    "per_second": len(taken) / self.wall[clients],
+                    "p50_ms": 1e3 * cuts[49],
+                    "p90_ms": 1e3 * cuts[89],
+                    "p99_ms": 1e3 * cuts[98],
+                    "cpu_ms": 1e3 * self.cpu[clients] / len(taken),
+                }
+            )
+        return found
+
+
+def by_turns(sides: list[Side], counts: list[int], seconds: float, rounds: int) -> list[dict[str, Any]]:
+    """Measures all sides in turns, so that other work on the machine meets all of them alike."""
+    with asyncio.Runner() as runner:
+        for side in sides:
+            runner.run(load_with(side.ask_with, max(counts), 1.0))
+        for clients in counts:
+            for _ in range(rounds):
+                for side in sides:
+                    side.run(runner, clients, seconds / rounds)
+    return [one for side in sides for one in side.results()]
+
+
+@contextmanager
+def gateway_sides(stub: str, profile: str) -> Iterator[list[Side]]:
+    """The gateway with its engine, and as the proxy of a provider."""
     with tempfile.TemporaryDirectory() as folder:
         process = start("--serve", stub, "--dir", folder, "--profile", profile)
         try:
-            url, nats_pid = say(process).split()
+            url, _ = say(process).split()
             key = (Path(folder) / "run" / "api.key").read_text().strip()
 
-            def ask_with() -> Ask:
-                connection = Connection(url)
+            def asks(model: str) -> Callable[[], Ask]:
+                def ask_with() -> Ask:
+                    connection = Connection(url)
 
-                async def ask(number: int) -> None:
-                    headers = f"authorization: Bearer {key}\r\nonward-session: s{number}-{RUN}\r\n"
-                    body = json.dumps(request_body(number, model)).encode()
-                    status, data = await connection.post("/v1/chat/completions", body, headers)
-                    assert status == 200, data
+                    async def ask(number: int) -> None:
+                        headers = f"authorization: Bearer {key}\r\nonward-session: s{number}-{RUN}\r\n"
+                        body = json.dumps(request_body(number, model)).encode()
+                        status, data = await connection.post("/v1/chat/completions", body, headers)
+                        assert status == 200, data
 
-                return ask
+                    return ask
 
-            asked, what = 0, "onward" if model == ENGINE else "onward as proxy"
-            for clients in counts:
-                asked += asyncio.run(load_with(ask_with, clients, 1.0))["requests"]
-                before = cpu_seconds(process.pid), cpu_seconds(int(nats_pid)), time.process_time()
-                found = asyncio.run(load_with(ask_with, clients, seconds))
-                after = cpu_seconds(process.pid), cpu_seconds(int(nats_pid)), time.process_time()
-                used = [1e3 * (b - a) / found["requests"] for a, b in zip(before, after, strict=True)]
-                names = ("gateway_cpu_ms", "nats_cpu_ms", "client_cpu_ms")
-                results.append({"what": what, **found, **dict(zip(names, used, strict=True))})
-                asked += found["requests"]
+                return ask_with
+
+            sides = [
+                Side(what, asks(model), process.pid, GRACE_SECONDS + 0.6)
+                for what, model in (("onward", ENGINE), ("onward as proxy", PROVIDER))
+            ]
+            yield sides
             assert process.stdin is not None
             process.stdin.write("stop\n")
             process.stdin.flush()
-            published, cpu = say(process).split()
+            made = sum(len(taken) for side in sides for taken in side.taken.values())
+            print(f"{say(process).split()[0]} trajectories published of {made} requests and the first ones")
             process.wait(120)
-            results[-1] |= {"published": int(published), "cpu_ms_with_recording": 1e3 * float(cpu) / asked}
         finally:
             if process.poll() is None:
                 process.kill()
                 process.wait()
-    return results
 
 
 RUN = secrets.token_hex(4)
@@ -348,38 +396,34 @@ model = "stub"
 """
 
 
-async def _tensorzero(config: Path, counts: list[int], seconds: float) -> list[dict[str, Any]]:
-    from tensorzero import AsyncTensorZeroGateway  # type: ignore[import-not-found]
-
-    made = AsyncTensorZeroGateway.build_embedded(config_file=str(config))
-    gateway = await made if asyncio.iscoroutine(made) or hasattr(made, "__await__") else made
-
-    def ask_with() -> Ask:
-        async def ask(number: int) -> None:
-            message = request_body(number)["messages"][0]
-            await gateway.inference(function_name="chat", input={"messages": [message]})
-
-        return ask
-
-    results = []
-    for clients in counts:
-        await load_with(ask_with, clients, 1.0)
-        before = time.process_time()
-        found = await load_with(ask_with, clients, seconds)
-        used = 1e3 * (time.process_time() - before) / found["requests"]
-        results.append({"what": "tensorzero embedded", **found, "client_cpu_ms": used})
-    return results
-
-
-def measure_tensorzero(stub: str, counts: list[int], seconds: float) -> list[dict[str, Any]]:
+@contextmanager
+def tensorzero_sides(stub: str) -> Iterator[list[Side]]:
+    """TensorZero's embedded gateway, which stores nothing here."""
     try:
-        import tensorzero  # type: ignore[import-not-found]  # noqa: F401
+        from tensorzero import AsyncTensorZeroGateway  # type: ignore[import-not-found]
     except ImportError:
-        return []
+        print("TensorZero is left out: install the package tensorzero.")
+        yield []
+        return
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "tensorzero.toml"
         config.write_text(TENSORZERO.format(url=stub))
-        return asyncio.run(_tensorzero(config, counts, seconds))
+        built: list[Any] = []
+
+        async def gateway() -> Any:
+            if not built:
+                made = AsyncTensorZeroGateway.build_embedded(config_file=str(config))
+                built.append(await made if hasattr(made, "__await__") else made)
+            return built[0]
+
+        def ask_with() -> Ask:
+            async def ask(number: int) -> None:
+                message = request_body(number)["messages"][0]
+                await (await gateway()).inference(function_name="chat", input={"messages": [message]})
+
+            return ask
+
+        yield [Side("tensorzero embedded", ask_with, os.getpid())]
 
 
 LITELLM = """
@@ -389,11 +433,13 @@ model_list:
 """
 
 
-def measure_litellm(program: str, stub: str, counts: list[int], seconds: float) -> list[dict[str, Any]]:
-    """Measures the proxy of LiteLLM, one worker, without key and without any record."""
+@contextmanager
+def litellm_sides(program: str, stub: str) -> Iterator[list[Side]]:
+    """The proxy of LiteLLM, one worker, without key and without any record."""
     if not program or not Path(program).is_file():
         print("LiteLLM is left out: give --litellm PATH of its program, in an environment of its own.")
-        return []
+        yield []
+        return
     port = free_port()
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "litellm.yaml"
@@ -407,25 +453,24 @@ def measure_litellm(program: str, stub: str, counts: list[int], seconds: float) 
         try:
             url = f"http://127.0.0.1:{port}"
             asyncio.run(_answers(url))
-
-            def ask_with() -> Ask:
-                connection = Connection(url)
-
-                async def ask(number: int) -> None:
-                    body = json.dumps({**request_body(number), "model": "stub"}).encode()
-                    status, data = await connection.post("/v1/chat/completions", body)
-                    assert status == 200, data
-
-                return ask
-
-            results = []
-            for clients in counts:
-                asyncio.run(load_with(ask_with, clients, 1.0))
-                results.append({"what": "litellm", **asyncio.run(load_with(ask_with, clients, seconds))})
-            return results
+            yield [Side("litellm", _plain_asks(url), process.pid)]
         finally:
             process.terminate()
             process.wait(30)
+
+
+def _plain_asks(url: str) -> Callable[[], Ask]:
+    def ask_with() -> Ask:
+        connection = Connection(url)
+
+        async def ask(number: int) -> None:
+            body = json.dumps(request_body(number, "stub")).encode()
+            status, data = await connection.post("/v1/chat/completions", body)
+            assert status == 200, data
+
+        return ask
+
+    return ask_with
 
 
 async def _answers(url: str) -> None:
@@ -433,7 +478,7 @@ async def _answers(url: str) -> None:
     async with asyncio.timeout(180):
         while True:
             try:
-                body = json.dumps({**request_body(0), "model": "stub"}).encode()
+                body = json.dumps(request_body(0, "stub")).encode()
                 status, _ = await Connection(url).post("/v1/chat/completions", body)
                 if status == 200:
                     return
@@ -446,20 +491,6 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
-
-
-def measure_stub(stub: str, seconds: float) -> dict[str, Any]:
-    """Asks the stub itself, one at a time: what is left of a latency is the gateway's own."""
-
-    def ask_with() -> Ask:
-        connection = Connection(stub)
-
-        async def ask(number: int) -> None:
-            await connection.post("/v1/chat/completions", json.dumps(request_body(number)).encode())
-
-        return ask
-
-    return {"what": "stub alone", **asyncio.run(load_with(ask_with, 1, seconds))}
 
 
 def memory_mib(pid: int) -> float:
@@ -518,14 +549,14 @@ def ratios(results: list[dict[str, Any]]) -> dict[str, float]:
     return shown
 
 
-def _loaded(url: str, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Measures the stub, the gateway both ways, and the peers, one after the other."""
-    counts, seconds = options.clients, options.seconds
-    results = [measure_stub(url, min(seconds, 5.0))]
-    results += measure_gateway(url, counts, seconds, options.profile)
-    results += measure_gateway(url, counts, seconds, model=PROVIDER)
-    results += measure_tensorzero(url, counts, seconds)
-    return results + measure_litellm(options.litellm, url, counts, seconds)
+def _loaded(url: str, stub: int, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Measures the stub itself, the gateway both ways, and the peers."""
+    sides = [Side("stub alone", _plain_asks(url), stub)]
+    with ExitStack() as opened:
+        sides += opened.enter_context(gateway_sides(url, options.profile))
+        sides += opened.enter_context(tensorzero_sides(url))
+        sides += opened.enter_context(litellm_sides(options.litellm, url))
+        return by_turns(sides, options.clients, options.seconds, 1 if options.quick else 5)
 
 
 def main() -> int:
@@ -552,7 +583,7 @@ def main() -> int:
     stub = start("--stub")
     try:
         url = say(stub)
-        results = [] if options.memory_only else _loaded(url, options)
+        results = [] if options.memory_only else _loaded(url, stub.pid, options)
         for model in (ENGINE, PROVIDER) if options.memory else ():
             results += measure_memory(url, options.memory, model)
     finally:
