@@ -409,11 +409,13 @@ def tensorzero_sides(stub: str) -> Iterator[list[Side]]:
         config = Path(folder) / "tensorzero.toml"
         config.write_text(TENSORZERO.format(url=stub))
         built: list[Any] = []
+        building = asyncio.Lock()
 
         async def gateway() -> Any:
-            if not built:
-                made = AsyncTensorZeroGateway.build_embedded(config_file=str(config))
-                built.append(await made if hasattr(made, "__await__") else made)
+            async with building:
+                if not built:
+                    made: Any = AsyncTensorZeroGateway.build_embedded(config_file=str(config))
+                    built.append(await made if hasattr(made, "__await__") else made)
             return built[0]
 
         def ask_with() -> Ask:
@@ -448,8 +450,8 @@ def litellm_sides(program: str, stub: str) -> Iterator[list[Side]]:
         environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         environ["LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY"] = "true"
         environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
-        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        process = subprocess.Popen(command, env=environ, **quiet)
+        null = subprocess.DEVNULL
+        process = subprocess.Popen(command, env=environ, stdout=null, stderr=null)
         try:
             url = f"http://127.0.0.1:{port}"
             asyncio.run(_answers(url))

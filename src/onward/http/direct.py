@@ -13,7 +13,7 @@ from fastapi import FastAPI
 from pydantic_core import to_json
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from onward.http.app import Guard, answer_to
 
@@ -36,7 +36,8 @@ class Direct:
         (layer,) = app.user_middleware
         assert layer.cls is Guard, "another layer would be left out"
         self._app, self._endpoints = app, dict(endpoints)
-        self._guarded: ASGIApp = Guard(self._answer, **layer.kwargs)
+        given: Mapping[str, Any] = dict(layer.kwargs)
+        self._guarded = Guard(self._answer, given["hosts"], given["max_body"])
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["method"] == "POST" and scope["path"] in self._endpoints:

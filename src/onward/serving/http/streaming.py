@@ -87,7 +87,7 @@ class AnswerStream:
         asked: CapturedCall,
         clock: Clock,
         leave: Callable[[], None],
-        ending: asyncio.Event,
+        ending: Ending,
         make_chunks: MakeChunks = Chunks,
         *,
         spent: Callable[[int], None] = lambda _: None,
