@@ -1,40 +1,41 @@
 """The gateway under load: requests a second, latency and CPU time per request, with capture on.
 
-An OpenAI-compatible stub is the engine. The gateway runs in a process of its own with a real nats-server, as
-`onward up` does, and each request is a conversation of its own, so each becomes a trajectory. Clients are
-plain sockets, `--clients` of them, each with one request in flight. Where the package `tensorzero` can be
-imported, its embedded gateway answers the same requests from the same stub in the same run, and so does
-LiteLLM's proxy where ``--litellm`` names its program. ``--memory`` follows the memory over many calls.
+An OpenAI-compatible stub is the engine, and a provider behind the gateway as well: the same stub by another
+way. The gateway runs in a process of its own with a real nats-server, as `onward up` does, and each request is
+a conversation of its own, so each becomes a trajectory. Clients are plain sockets, `--clients` of them, each
+with one request in flight. Where the package `tensorzero` can be imported, its embedded gateway asks the same
+stub, and so does LiteLLM's proxy where ``--litellm`` names its program. All take turns, five a case, so that
+other work on the machine meets them alike. ``--memory`` follows the memory over many calls.
 
-CPU time per request (user and system time of the process, children excluded) says more than requests a
-second on a machine with other work: the load is printed with the results. "cpu_ms_with_recording" includes
-what is recorded after the last answer.
+"cpu_ms" is the CPU time of a side's own process per request, with all that it records after its answers; for
+TensorZero's embedded gateway it is that of the clients, which it runs in. It says more than requests a second
+on a machine with other work: the load is printed with the results.
 
-Measured on two cores at a load of 2 to 3, 32 in flight, capture on: 1,158 and 1,300 requests a second in two
-runs, p50 24.7 and 22.7 ms, p99 52 and 51 ms. TensorZero's embedded gateway, which here stores nothing,
-answers 2,955 a second at p50 10.8 ms in the first of these runs. With one in flight: p50 1.3 ms and 0.5 ms.
-What lowered it: full garbage collections once a minute (p99 was 242 ms), one send for head and body, no
-system call for each id, and one judgement of a Host header that repeats.
+Measured on two cores at a load of 14 to 17 of other work, 20 s a case, at a lower priority than that work:
 
-CPU time per request (at a load of 16, which inflates it): a call without HTTP parsing took 0.48 ms and takes
-0.38 (FastAPI's own route and two waits cost the rest). To record a trajectory took 1.50 ms and takes 0.24:
-one fsync for a batch instead of one each, and no second redaction of what the journal holds redacted. The
-journal takes 0.42, of which 0.32 is redaction. The next step is to record in a child process.
+    side                  CPU, ms     p50 at 1     requests/s at 1, 8, 32    times LiteLLM's
+    stub alone            0.01-0.02   0.04 ms      16,784  15,354  11,859
+    gateway, its engine   1.52-1.72   0.90 ms         321     289     140    17, 35, 13
+    gateway, as proxy     2.05-2.32   1.42 ms         203     147     106    11, 18, 10
+    TensorZero embedded   0.37-0.60   0.59 ms       1,018   1,029     789
+    LiteLLM's proxy        13-19      37 ms            19       8      11
 
-These figures are of h11. With httptools, used now, a call takes 0.82 to 0.83 of the event loop's CPU time:
-the median of 250 pairs of ten calls in one process, by turns, without sockets, at a load of 13 to 15.
+So the gateway adds 0.9 ms to a call of its engine and 1.4 ms to one of a provider, TensorZero 0.6 ms without
+any record. p50 at 32 in flight, which is 32 divided by the rate, says nothing at such a load.
 
-Another machine of two cores with nothing else to do (AMD EPYC, on which Python runs at about half the speed):
-368 to 440 requests a second in three runs of the present code, p50 67 to 85 ms, beside 393 and 412 with h11
-in the same quarter of an hour (p50 74 and 79) and 1,514 to 1,958 of TensorZero's (p50 16 to 20 ms). One
-process computes 2.5 ms per request there, about half of it in the threads that record, which the event loop
-waits for: a send takes 150 µs instead of 14. So p50 at 32 in flight, which is 32 divided by the rate, falls
-below 20 ms only when recording leaves the process.
+Before and after the last changes, two gateways by turns at a load of 13 (bursts of 200 to 300 requests, median
+of five or six pairs): with its engine 1.83 → 1.47 ms of CPU (0.80 of it), 677 → 805 requests a second, p50 at
+32 in flight 28 → 25 ms; as proxy 3.60 → 1.52 ms (0.43), 236 → 762 a second, p50 at 16 in flight 52 → 17 ms.
+What did it: calls pass by the framework's layers (`http/direct.py`), calls to providers by those of httpx's
+own transport (`http/lean_transport.py`: it took half of a call), pydantic-core writes answers and journal
+rows, and lists of ids are not walked number by number. What is left with an engine, by a profile: a third is
+recording, in a thread that the event loop waits for; the signature and the JSON of 160 numbers a tenth. The
+next step is to record in a child process.
 
-Beside LiteLLM's proxy, two seconds a case on two cores at a load of 9 to 11: p50 1.42 ms with one in flight,
-of which the stub has 0.17, at 437 requests a second against 21 (20 times); with eight in flight 185 to 14
-(13 times). Resident memory over 2,000 calls grew from 99 to 112 MiB, and by 0.3 MiB in the last fifth.
+Earlier, at a load of 2 to 3 and without these changes: 1,158 and 1,300 requests a second at 32 in flight, p50
+24.7 and 22.7 ms, beside 2,955 and 10.8 ms of TensorZero's.
 
+MEMORY
     python benchmarks/gateway.py [--quick] [--clients 32] [--seconds 10] [--json FILE] [--profile FILE]
         [--litellm VENV/bin/litellm] [--memory 20000 [--memory-only]]
 """
@@ -43,10 +44,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import itertools
 import json
 import os
 import secrets
+import signal
 import socket
 import statistics
 import subprocess
@@ -216,6 +219,7 @@ async def serve_gateway(stub: str, folder: Path, profile: str) -> None:
     )
     gateway = Gateway(ctx, StubEngine(stub))
     host.collect_rarely()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, _free_memory)
     await gateway.start()
     print(f"{gateway.server.url} {server.pid}", flush=True)
     started = time.process_time()
@@ -225,6 +229,13 @@ async def serve_gateway(stub: str, folder: Path, profile: str) -> None:
     print(info.state.last_seq, time.process_time() - started, flush=True)
     await bus.close()
     await server.stop()
+
+
+def _free_memory() -> None:
+    from onward import host
+
+    gc.collect()
+    host.return_free_memory()
 
 
 GRACE_SECONDS = 2.0
@@ -502,7 +513,8 @@ def memory_mib(pid: int) -> float:
 
 
 def measure_memory(stub: str, calls: int, model: str = ENGINE) -> list[dict[str, Any]]:
-    """Returns the gateway's resident memory at each tenth of ``calls`` calls, each a task of its own."""
+    """Returns the gateway's resident memory at each tenth of ``calls`` calls, each a task of its own: under
+    load, and when all is recorded and free memory was returned, as the service does each minute."""
     found: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
         process = start("--serve", stub, "--dir", folder)
@@ -511,9 +523,15 @@ def measure_memory(stub: str, calls: int, model: str = ENGINE) -> list[dict[str,
             key = (Path(folder) / "run" / "api.key").read_text().strip()
             for tenth in range(10):
                 asyncio.run(_calls(url, key, tenth * calls // 10, (tenth + 1) * calls // 10, model))
-                made, used = (tenth + 1) * calls // 10, memory_mib(process.pid)
-                found.append({"what": "memory", "model": model, "calls": made, "rss_mib": used})
-                print(f"memory of {model}: {made} calls, {used:.2f} MiB", flush=True)
+                made, loaded = (tenth + 1) * calls // 10, memory_mib(process.pid)
+                time.sleep(GRACE_SECONDS + 2.0)  # all is recorded
+                process.send_signal(signal.SIGUSR1)
+                time.sleep(1.0)
+                used = memory_mib(process.pid)
+                found.append(
+                    {"what": "memory", "model": model, "calls": made, "loaded_mib": loaded, "rss_mib": used}
+                )
+                print(f"{model}: {made} calls, {loaded:.1f} MiB, at rest {used:.2f} MiB", flush=True)
         finally:
             process.kill()
             process.wait()
