@@ -1,58 +1,70 @@
 """The gateway under load: requests a second, latency and CPU time per request, with capture on.
 
-An OpenAI-compatible stub is the engine. The gateway runs in a process of its own with a real nats-server, as
-`onward up` does, and each request is a conversation of its own, so each becomes a trajectory. Clients are
-plain sockets, `--clients` of them, each with one request in flight. Where the package `tensorzero` can be
-imported, its embedded gateway answers the same requests from the same stub in the same run, and so does
-LiteLLM's proxy where ``--litellm`` names its program. ``--memory`` follows the memory over many calls.
+An OpenAI-compatible stub is the engine, and a provider behind the gateway as well: the same stub by another
+way. The gateway runs in a process of its own with a real nats-server, as `onward up` does, and each request
+is a conversation of its own, so each becomes a trajectory. Clients are plain sockets, `--clients` of them,
+each with one request in flight. Where the package `tensorzero` can be imported, its embedded gateway asks the
+same stub, and so does LiteLLM's proxy where ``--litellm`` names its program. All take turns, five a case, so
+that other work on the machine meets them alike. ``--memory`` follows the memory over many calls.
 
-CPU time per request (user and system time of the process, children excluded) says more than requests a
-second on a machine with other work: the load is printed with the results. "cpu_ms_with_recording" includes
-what is recorded after the last answer.
+"cpu_ms" is the CPU time of a side's own process per request, with all that it records after its answers; for
+TensorZero's embedded gateway it is that of the clients, which it runs in. It says more than requests a second
+on a machine with other work: the load is printed with the results.
 
-Measured on two cores at a load of 2 to 3, 32 in flight, capture on: 1,158 and 1,300 requests a second in two
-runs, p50 24.7 and 22.7 ms, p99 52 and 51 ms. TensorZero's embedded gateway, which here stores nothing,
-answers 2,955 a second at p50 10.8 ms in the first of these runs. With one in flight: p50 1.3 ms and 0.5 ms.
-What lowered it: full garbage collections once a minute (p99 was 242 ms), one send for head and body, no
-system call for each id, and one judgement of a Host header that repeats.
+Measured on two cores at a load of 14 to 17 of other work, 20 s a case, at a lower priority than that work:
 
-CPU time per request (at a load of 16, which inflates it): a call without HTTP parsing took 0.48 ms and takes
-0.38 (FastAPI's own route and two waits cost the rest). To record a trajectory took 1.50 ms and takes 0.24:
-one fsync for a batch instead of one each, and no second redaction of what the journal holds redacted. The
-journal takes 0.42, of which 0.32 is redaction. The next step is to record in a child process.
+    side                  CPU, ms     p50 at 1     requests/s at 1, 8, 32    times LiteLLM's
+    stub alone            0.01-0.02   0.04 ms      16,784  15,354  11,859
+    gateway, its engine   1.52-1.72   0.90 ms         321     289     140    17, 35, 13
+    gateway, as proxy     2.05-2.32   1.42 ms         203     147     106    11, 18, 10
+    TensorZero embedded   0.37-0.60   0.59 ms       1,018   1,029     789
+    LiteLLM's proxy        13-19      37 ms            19       8      11
 
-These figures are of h11. With httptools, used now, a call takes 0.82 to 0.83 of the event loop's CPU time:
-the median of 250 pairs of ten calls in one process, by turns, without sockets, at a load of 13 to 15.
+So the gateway adds 0.9 ms to a call of its engine and 1.4 ms to one of a provider, TensorZero 0.6 ms without
+any record. p50 at 32 in flight, which is 32 divided by the rate, says nothing at such a load.
 
-Another machine of two cores with nothing else to do (AMD EPYC, on which Python runs at about half the speed):
-368 to 440 requests a second in three runs of the present code, p50 67 to 85 ms, beside 393 and 412 with h11
-in the same quarter of an hour (p50 74 and 79) and 1,514 to 1,958 of TensorZero's (p50 16 to 20 ms). One
-process computes 2.5 ms per request there, about half of it in the threads that record, which the event loop
-waits for: a send takes 150 µs instead of 14. So p50 at 32 in flight, which is 32 divided by the rate, falls
-below 20 ms only when recording leaves the process.
+Before and after the last changes, two gateways by turns at a load of 13 (bursts of 200 to 300 requests,
+median of five or six pairs): with its engine 1.83 → 1.47 ms of CPU (0.80 of it), 677 → 805 requests a second,
+p50 at 32 in flight 28 → 25 ms; as proxy 3.60 → 1.52 ms (0.43), 236 → 762 a second, p50 at 16 in flight 52 →
+17 ms. What did it: calls pass by the framework's layers (`http/direct.py`), calls to providers by those of
+httpx's own transport (`http/lean_transport.py`: it took half of a call), pydantic-core writes answers and
+journal rows, and lists of ids are not walked number by number. What is left with an engine, by a profile: a
+third is recording, in a thread that the event loop waits for; the signature and the JSON of 160 numbers are a
+tenth. The next step is to record in a child process.
 
-Beside LiteLLM's proxy, two seconds a case on two cores at a load of 9 to 11: p50 1.42 ms with one in flight,
-of which the stub has 0.17, at 437 requests a second against 21 (20 times); with eight in flight 185 to 14
-(13 times). Resident memory over 2,000 calls grew from 99 to 112 MiB, and by 0.3 MiB in the last fifth.
+Earlier, at a load of 2 to 3 and without these changes: 1,158 and 1,300 requests a second at 32 in flight, p50
+24.7 and 22.7 ms, beside 2,955 and 10.8 ms of TensorZero's.
+
+Memory in MiB at each tenth of 20,000 calls, when all is recorded and free memory was returned, as the service
+does each minute. With its engine 120.8, 120.7, 121.1, 126.2, 126.0, 127.6, 125.8, 125.1, 126.1, 127.6; as
+proxy 114.0, 115.4, 116.4, 117.5, 121.8, 120.5, 123.2, 122.2, 121.4, 121.6. Both stay over their second half,
+and Python's objects were as many after 5,000 calls as after 2,000. 30,000 calls without any pause ended at
+282 MiB, before a return of free memory: what each thread keeps, and work that waits to be recorded.
 
     python benchmarks/gateway.py [--quick] [--clients 32] [--seconds 10] [--json FILE] [--profile FILE]
-        [--litellm VENV/bin/litellm] [--memory 20000]
+        [--litellm VENV/bin/litellm] [--memory 20000 [--memory-only]]
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
+import itertools
 import json
 import os
 import secrets
+import signal
 import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -193,6 +205,7 @@ async def serve_gateway(stub: str, folder: Path, profile: str) -> None:
             "http": {"gateway_port": 0},
             "model": {"base": "tiny"},
             "capture": {"grace_seconds": GRACE_SECONDS},
+            "providers": {"far": {"base_url": f"{stub}/v1", "models": ["stub"]}},
         },
     )
     server = NatsServer(folder)
@@ -211,6 +224,7 @@ async def serve_gateway(stub: str, folder: Path, profile: str) -> None:
     )
     gateway = Gateway(ctx, StubEngine(stub))
     host.collect_rarely()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, _free_memory)
     await gateway.start()
     print(f"{gateway.server.url} {server.pid}", flush=True)
     started = time.process_time()
@@ -220,6 +234,13 @@ async def serve_gateway(stub: str, folder: Path, profile: str) -> None:
     print(info.state.last_seq, time.process_time() - started, flush=True)
     await bus.close()
     await server.stop()
+
+
+def _free_memory() -> None:
+    from onward import host
+
+    gc.collect()
+    host.return_free_memory()
 
 
 GRACE_SECONDS = 2.0
@@ -237,37 +258,37 @@ def cpu_seconds(pid: int) -> float:
 Ask = Callable[[int], Awaitable[None]]
 
 
-async def load_with(ask_with: Callable[[], Ask], clients: int, seconds: float) -> dict[str, Any]:
-    """Runs ``clients`` loops of requests and returns rate and latency."""
+async def load_with(ask_with: Callable[[], Ask], clients: int, seconds: float) -> tuple[list[float], float]:
+    """Runs ``clients`` loops of requests. Returns the seconds of each request, and those of all."""
     taken: list[float] = []
     until = time.monotonic() + seconds
+    first = next(_NUMBERS)
 
     async def client(number: int) -> None:
         ask = ask_with()
         count = 0
         while time.monotonic() < until:
             started = time.monotonic()
-            await ask(number * 1_000_000 + count)
+            await ask((first + number) * 1_000_000 + count)
             taken.append(time.monotonic() - started)
             count += 1
 
     started = time.monotonic()
     await asyncio.gather(*(client(number) for number in range(clients)))
-    wall = time.monotonic() - started
-    cuts = statistics.quantiles(taken, n=100)
-    return {
-        "clients": clients,
-        "requests": len(taken),
-        "per_second": len(taken) / wall,
-        "p50_ms": 1e3 * cuts[49],
-        "p90_ms": 1e3 * cuts[89],
-        "p99_ms": 1e3 * cuts[98],
-    }
+    return taken, time.monotonic() - started
 
 
-def request_body(number: int) -> dict[str, Any]:
+_NUMBERS = itertools.count(0, 1000)
+"""Each run has numbers of its own, so that each request is a task of its own."""
+
+
+ENGINE, PROVIDER = "onward", "far/stub"
+"""The two models of the gateway: that of its engine, and that of a provider, the same stub by another way."""
+
+
+def request_body(number: int, model: str = ENGINE) -> dict[str, Any]:
     text = f"{number} {PROMPT}"
-    return {"model": "onward", "messages": [{"role": "user", "content": text}], "max_tokens": TOKENS}
+    return {"model": model, "messages": [{"role": "user", "content": text}], "max_tokens": TOKENS}
 
 
 def start(*arguments: str) -> subprocess.Popen[str]:
@@ -280,46 +301,97 @@ def say(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline().strip()
 
 
-def measure_gateway(stub: str, counts: list[int], seconds: float, profile: str) -> list[dict[str, Any]]:
-    results = []
+@dataclass
+class Side:
+    """One of those that are compared."""
+
+    what: str
+    ask_with: Callable[[], Ask]
+    pid: int
+    """Process whose CPU time is counted; for an embedded gateway, that of the clients."""
+    settles: float = 0.0
+    """Seconds after which everything of a run is recorded, and its CPU time counted."""
+    taken: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
+    wall: dict[int, float] = field(default_factory=lambda: defaultdict(float))
+    cpu: dict[int, float] = field(default_factory=lambda: defaultdict(float))
+
+    def run(self, runner: asyncio.Runner, clients: int, seconds: float) -> None:
+        before = cpu_seconds(self.pid)
+        taken, wall = runner.run(load_with(self.ask_with, clients, seconds))
+        time.sleep(self.settles)
+        self.cpu[clients] += cpu_seconds(self.pid) - before
+        self.taken[clients] += taken
+        self.wall[clients] += wall
+
+    def results(self) -> list[dict[str, Any]]:
+        found = []
+        for clients, taken in self.taken.items():
+            cuts = statistics.quantiles(taken, n=100)
+            found.append(
+                {
+                    "what": self.what,
+                    "clients": clients,
+                    "requests": len(taken),
+                    "per_second": len(taken) / self.wall[clients],
+                    "p50_ms": 1e3 * cuts[49],
+                    "p90_ms": 1e3 * cuts[89],
+                    "p99_ms": 1e3 * cuts[98],
+                    "cpu_ms": 1e3 * self.cpu[clients] / len(taken),
+                }
+            )
+        return found
+
+
+def by_turns(sides: list[Side], counts: list[int], seconds: float, rounds: int) -> list[dict[str, Any]]:
+    """Measures all sides in turns, so that other work on the machine meets all of them alike."""
+    with asyncio.Runner() as runner:
+        for side in sides:
+            runner.run(load_with(side.ask_with, max(counts), 1.0))
+        for clients in counts:
+            for _ in range(rounds):
+                for side in sides:
+                    side.run(runner, clients, seconds / rounds)
+    return [one for side in sides for one in side.results()]
+
+
+@contextmanager
+def gateway_sides(stub: str, profile: str) -> Iterator[list[Side]]:
+    """The gateway with its engine, and as the proxy of a provider."""
     with tempfile.TemporaryDirectory() as folder:
         process = start("--serve", stub, "--dir", folder, "--profile", profile)
         try:
-            url, nats_pid = say(process).split()
+            url, _ = say(process).split()
             key = (Path(folder) / "run" / "api.key").read_text().strip()
 
-            def ask_with() -> Ask:
-                connection = Connection(url)
+            def asks(model: str) -> Callable[[], Ask]:
+                def ask_with() -> Ask:
+                    connection = Connection(url)
 
-                async def ask(number: int) -> None:
-                    headers = f"authorization: Bearer {key}\r\nonward-session: s{number}-{RUN}\r\n"
-                    body = json.dumps(request_body(number)).encode()
-                    status, data = await connection.post("/v1/chat/completions", body, headers)
-                    assert status == 200, data
+                    async def ask(number: int) -> None:
+                        headers = f"authorization: Bearer {key}\r\nonward-session: s{number}-{RUN}\r\n"
+                        body = json.dumps(request_body(number, model)).encode()
+                        status, data = await connection.post("/v1/chat/completions", body, headers)
+                        assert status == 200, data
 
-                return ask
+                    return ask
 
-            asked = 0
-            for clients in counts:
-                asked += asyncio.run(load_with(ask_with, clients, 1.0))["requests"]
-                before = cpu_seconds(process.pid), cpu_seconds(int(nats_pid)), time.process_time()
-                found = asyncio.run(load_with(ask_with, clients, seconds))
-                after = cpu_seconds(process.pid), cpu_seconds(int(nats_pid)), time.process_time()
-                used = [1e3 * (b - a) / found["requests"] for a, b in zip(before, after, strict=True)]
-                names = ("gateway_cpu_ms", "nats_cpu_ms", "client_cpu_ms")
-                results.append({"what": "onward", **found, **dict(zip(names, used, strict=True))})
-                asked += found["requests"]
+                return ask_with
+
+            sides = [
+                Side(what, asks(model), process.pid, GRACE_SECONDS + 0.6)
+                for what, model in (("onward", ENGINE), ("onward as proxy", PROVIDER))
+            ]
+            yield sides
             assert process.stdin is not None
             process.stdin.write("stop\n")
             process.stdin.flush()
-            published, cpu = say(process).split()
+            made = sum(len(taken) for side in sides for taken in side.taken.values())
+            print(f"{say(process).split()[0]} trajectories published of {made} requests and the first ones")
             process.wait(120)
-            results[-1] |= {"published": int(published), "cpu_ms_with_recording": 1e3 * float(cpu) / asked}
         finally:
             if process.poll() is None:
                 process.kill()
                 process.wait()
-    return results
 
 
 RUN = secrets.token_hex(4)
@@ -340,38 +412,36 @@ model = "stub"
 """
 
 
-async def _tensorzero(config: Path, counts: list[int], seconds: float) -> list[dict[str, Any]]:
-    from tensorzero import AsyncTensorZeroGateway  # type: ignore[import-not-found]
-
-    made = AsyncTensorZeroGateway.build_embedded(config_file=str(config))
-    gateway = await made if asyncio.iscoroutine(made) or hasattr(made, "__await__") else made
-
-    def ask_with() -> Ask:
-        async def ask(number: int) -> None:
-            message = request_body(number)["messages"][0]
-            await gateway.inference(function_name="chat", input={"messages": [message]})
-
-        return ask
-
-    results = []
-    for clients in counts:
-        await load_with(ask_with, clients, 1.0)
-        before = time.process_time()
-        found = await load_with(ask_with, clients, seconds)
-        used = 1e3 * (time.process_time() - before) / found["requests"]
-        results.append({"what": "tensorzero embedded", **found, "client_cpu_ms": used})
-    return results
-
-
-def measure_tensorzero(stub: str, counts: list[int], seconds: float) -> list[dict[str, Any]]:
+@contextmanager
+def tensorzero_sides(stub: str) -> Iterator[list[Side]]:
+    """TensorZero's embedded gateway, which stores nothing here."""
     try:
-        import tensorzero  # type: ignore[import-not-found]  # noqa: F401
+        from tensorzero import AsyncTensorZeroGateway  # type: ignore[import-not-found]
     except ImportError:
-        return []
+        print("TensorZero is left out: install the package tensorzero.")
+        yield []
+        return
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "tensorzero.toml"
         config.write_text(TENSORZERO.format(url=stub))
-        return asyncio.run(_tensorzero(config, counts, seconds))
+        built: list[Any] = []
+        building = asyncio.Lock()
+
+        async def gateway() -> Any:
+            async with building:
+                if not built:
+                    made: Any = AsyncTensorZeroGateway.build_embedded(config_file=str(config))
+                    built.append(await made if hasattr(made, "__await__") else made)
+            return built[0]
+
+        def ask_with() -> Ask:
+            async def ask(number: int) -> None:
+                message = request_body(number)["messages"][0]
+                await (await gateway()).inference(function_name="chat", input={"messages": [message]})
+
+            return ask
+
+        yield [Side("tensorzero embedded", ask_with, os.getpid())]
 
 
 LITELLM = """
@@ -381,11 +451,13 @@ model_list:
 """
 
 
-def measure_litellm(program: str, stub: str, counts: list[int], seconds: float) -> list[dict[str, Any]]:
-    """Measures the proxy of LiteLLM, one worker, without key and without any record."""
+@contextmanager
+def litellm_sides(program: str, stub: str) -> Iterator[list[Side]]:
+    """The proxy of LiteLLM, one worker, without key and without any record."""
     if not program or not Path(program).is_file():
         print("LiteLLM is left out: give --litellm PATH of its program, in an environment of its own.")
-        return []
+        yield []
+        return
     port = free_port()
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "litellm.yaml"
@@ -394,30 +466,29 @@ def measure_litellm(program: str, stub: str, counts: list[int], seconds: float) 
         environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         environ["LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY"] = "true"
         environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
-        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        process = subprocess.Popen(command, env=environ, **quiet)
+        null = subprocess.DEVNULL
+        process = subprocess.Popen(command, env=environ, stdout=null, stderr=null)
         try:
             url = f"http://127.0.0.1:{port}"
             asyncio.run(_answers(url))
-
-            def ask_with() -> Ask:
-                connection = Connection(url)
-
-                async def ask(number: int) -> None:
-                    body = json.dumps({**request_body(number), "model": "stub"}).encode()
-                    status, data = await connection.post("/v1/chat/completions", body)
-                    assert status == 200, data
-
-                return ask
-
-            results = []
-            for clients in counts:
-                asyncio.run(load_with(ask_with, clients, 1.0))
-                results.append({"what": "litellm", **asyncio.run(load_with(ask_with, clients, seconds))})
-            return results
+            yield [Side("litellm", _plain_asks(url), process.pid)]
         finally:
             process.terminate()
             process.wait(30)
+
+
+def _plain_asks(url: str) -> Callable[[], Ask]:
+    def ask_with() -> Ask:
+        connection = Connection(url)
+
+        async def ask(number: int) -> None:
+            body = json.dumps(request_body(number, "stub")).encode()
+            status, data = await connection.post("/v1/chat/completions", body)
+            assert status == 200, data
+
+        return ask
+
+    return ask_with
 
 
 async def _answers(url: str) -> None:
@@ -425,7 +496,7 @@ async def _answers(url: str) -> None:
     async with asyncio.timeout(180):
         while True:
             try:
-                body = json.dumps({**request_body(0), "model": "stub"}).encode()
+                body = json.dumps(request_body(0, "stub")).encode()
                 status, _ = await Connection(url).post("/v1/chat/completions", body)
                 if status == 200:
                     return
@@ -440,52 +511,46 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def measure_stub(stub: str, seconds: float) -> dict[str, Any]:
-    """Asks the stub itself, one at a time: what is left of a latency is the gateway's own."""
-
-    def ask_with() -> Ask:
-        connection = Connection(stub)
-
-        async def ask(number: int) -> None:
-            await connection.post("/v1/chat/completions", json.dumps(request_body(number)).encode())
-
-        return ask
-
-    return {"what": "stub alone", **asyncio.run(load_with(ask_with, 1, seconds))}
-
-
 def memory_mib(pid: int) -> float:
     """Resident memory of a process."""
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
-def measure_memory(stub: str, calls: int) -> list[dict[str, Any]]:
-    """Returns the gateway's resident memory at each tenth of ``calls`` calls, each a task of its own."""
-    found = []
+def measure_memory(stub: str, calls: int, model: str = ENGINE) -> list[dict[str, Any]]:
+    """Returns the gateway's resident memory at each tenth of ``calls`` calls, each a task of its own: under
+    load, and when all is recorded and free memory was returned, as the service does each minute."""
+    found: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
         process = start("--serve", stub, "--dir", folder)
         try:
             url, _ = say(process).split()
             key = (Path(folder) / "run" / "api.key").read_text().strip()
             for tenth in range(10):
-                asyncio.run(_calls(url, key, tenth * calls // 10, (tenth + 1) * calls // 10))
-                made = (tenth + 1) * calls // 10
-                found.append({"what": "memory", "calls": made, "rss_mib": memory_mib(process.pid)})
+                asyncio.run(_calls(url, key, tenth * calls // 10, (tenth + 1) * calls // 10, model))
+                made, loaded = (tenth + 1) * calls // 10, memory_mib(process.pid)
+                time.sleep(GRACE_SECONDS + 2.0)  # all is recorded
+                process.send_signal(signal.SIGUSR1)
+                time.sleep(1.0)
+                used = memory_mib(process.pid)
+                found.append(
+                    {"what": "memory", "model": model, "calls": made, "loaded_mib": loaded, "rss_mib": used}
+                )
+                print(f"{model}: {made} calls, {loaded:.1f} MiB, at rest {used:.2f} MiB", flush=True)
         finally:
             process.kill()
             process.wait()
     return found
 
 
-async def _calls(url: str, key: str, first: int, last: int) -> None:
+async def _calls(url: str, key: str, first: int, last: int, model: str) -> None:
     numbers = iter(range(first, last))
 
     async def client() -> None:
         connection = Connection(url)
         for number in numbers:
             headers = f"authorization: Bearer {key}\r\nonward-session: m{number}-{RUN}\r\n"
-            body = json.dumps(request_body(number)).encode()
+            body = json.dumps(request_body(number, model)).encode()
             status, data = await connection.post("/v1/chat/completions", body, headers)
             assert status == 200, data
 
@@ -496,14 +561,27 @@ def ratios(results: list[dict[str, Any]]) -> dict[str, float]:
     """Returns what the gateway adds to the stub with one call in flight, and its rate beside LiteLLM's."""
     found = {(one["what"], one.get("clients")): one for one in results}
     shown: dict[str, float] = {}
-    alone, ours = found.get(("stub alone", 1)), found.get(("onward", 1))
-    if alone and ours:
-        shown["overhead_p50_ms"] = ours["p50_ms"] - alone["p50_ms"]
-    for (what, clients), one in found.items():
-        beside = found.get(("onward", clients))
-        if what == "litellm" and beside:
-            shown[f"times_litellm_at_{clients}"] = beside["per_second"] / one["per_second"]
+    alone = found.get(("stub alone", 1))
+    for what in ("onward", "onward as proxy"):
+        name = what.replace(" ", "_")
+        if alone and (ours := found.get((what, 1))):
+            shown[f"{name}_overhead_p50_ms"] = ours["p50_ms"] - alone["p50_ms"]
+        for (peer, clients), one in found.items():
+            beside = found.get((what, clients))
+            if peer in ("litellm", "tensorzero embedded") and beside:
+                times = beside["per_second"] / one["per_second"]
+                shown[f"{name}_times_{peer.partition(' ')[0]}_at_{clients}"] = times
     return shown
+
+
+def _loaded(url: str, stub: int, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Measures the stub itself, the gateway both ways, and the peers."""
+    sides = [Side("stub alone", _plain_asks(url), stub)]
+    with ExitStack() as opened:
+        sides += opened.enter_context(gateway_sides(url, options.profile))
+        sides += opened.enter_context(tensorzero_sides(url))
+        sides += opened.enter_context(litellm_sides(options.litellm, url))
+        return by_turns(sides, options.clients, options.seconds, 1 if options.quick else 5)
 
 
 def main() -> int:
@@ -514,7 +592,8 @@ def main() -> int:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--profile", default="")
     parser.add_argument("--litellm", default="", help="program of LiteLLM's proxy, in a venv of its own")
-    parser.add_argument("--memory", type=int, default=0, help="calls over which memory is followed")
+    parser.add_argument("--memory", type=int, default=0, help="calls over which memory is followed, each way")
+    parser.add_argument("--memory-only", action="store_true", help="leaves the load out")
     parser.add_argument("--stub", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--serve", default="", help=argparse.SUPPRESS)
     parser.add_argument("--dir", type=Path, help=argparse.SUPPRESS)
@@ -529,11 +608,9 @@ def main() -> int:
     stub = start("--stub")
     try:
         url = say(stub)
-        results = [measure_stub(url, options.seconds)]
-        results += measure_gateway(url, options.clients, options.seconds, options.profile)
-        results += measure_tensorzero(url, options.clients, options.seconds)
-        results += measure_litellm(options.litellm, url, options.clients, options.seconds)
-        results += measure_memory(url, options.memory) if options.memory else []
+        results = [] if options.memory_only else _loaded(url, stub.pid, options)
+        for model in (ENGINE, PROVIDER) if options.memory else ():
+            results += measure_memory(url, options.memory, model)
     finally:
         stub.kill()
         stub.wait()

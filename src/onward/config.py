@@ -409,6 +409,29 @@ class SglangSettings(_Section):
     """Longest time for one answer, in seconds."""
 
 
+class OllamaSettings(_Section):
+    url: ServerAddress = ""
+    """Address of a server that you run: ``http://127.0.0.1:11434``."""
+    model: str = ""
+    """Name of the base model on the server, such as ``llama3.2:1b-instruct-fp16``: the model of
+    ``model.base``. Empty: the only one that it lists."""
+    keep_alive: str = "30m"
+    """Time that a model stays in the server's memory after a call, in Ollama's form; ``-1`` is forever."""
+    timeout_seconds: float = Field(600.0, gt=0)
+    """Longest time for one answer, in seconds."""
+
+
+class OpenAiSettings(_Section):
+    url: ServerAddress = ""
+    """Address of any server with OpenAI's chat API, such as ``https://api.openai.com/v1``."""
+    key: SecretStr = SecretStr("")
+    """API key of the server."""
+    model: str = ""
+    """Name of the model on the server."""
+    timeout_seconds: float = Field(600.0, gt=0)
+    """Longest time for one answer, in seconds."""
+
+
 class ModelSettings(_Section):
     base: str = "smollm2"
     """``tiny``, ``smollm2``, an alias of ``[models.aliases]``, or a folder with a model in transformers' form
@@ -428,10 +451,11 @@ class ModelSettings(_Section):
     path: Literal["auto", "transformers"] = "auto"
     """Code that computes the model in jobs and the built-in engine: Onward's own forward where it knows the
     family, or always the modules of transformers."""
-    engine: Literal["local", "vllm", "sglang"] = "local"
+    engine: Literal["local", "vllm", "sglang", "ollama", "openai"] = "local"
     """Sampler: the built-in engine; the vLLM server of ``[vllm]``, which the gateway starts unless
-    ``vllm.url`` is given (``base`` is then the folder of the same model here); or the SGLang server of
-    ``[sglang]``."""
+    ``vllm.url`` is given (``base`` is then the folder of the same model here); the SGLang server of
+    ``[sglang]``; the Ollama server of ``[ollama]``; or the closed model of ``[openai]``, whose answers are
+    only recorded."""
 
     @field_validator("device")
     @classmethod
@@ -792,6 +816,8 @@ class Settings(_Section):
     tensorzero: TensorZeroSettings = Field(default_factory=lambda: TensorZeroSettings.model_validate({}))
     vllm: VllmSettings = Field(default_factory=lambda: VllmSettings.model_validate({}))
     sglang: SglangSettings = Field(default_factory=lambda: SglangSettings.model_validate({}))
+    ollama: OllamaSettings = Field(default_factory=lambda: OllamaSettings.model_validate({}))
+    openai: OpenAiSettings = Field(default_factory=lambda: OpenAiSettings.model_validate({}))
     agentzero_jetstream: bool = True
 
     @model_validator(mode="after")

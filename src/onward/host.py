@@ -99,7 +99,7 @@ async def parts(
     clock = clock or SystemClock()
     await _check_ports(settings, roles)  # before anything slow is started
     base_model = None
-    if NEED_MODEL.intersection(roles):
+    if NEED_MODEL.intersection(_with_model(settings, roles)):
         extras.require("lm", "torch", "The engine")
         devices.refuse_missing(settings.model.device)
         base_model = _base_model(settings, roles)
@@ -184,6 +184,11 @@ async def check_stores(settings: Settings) -> None:
             ) from None
 
 
+def _with_model(settings: Settings, roles: Sequence[str]) -> set[str]:
+    """Returns the roles without a gateway whose model is behind the API of another server."""
+    return set(roles) - ({"gateway"} if settings.model.engine == "openai" else set())
+
+
 def _base_model(settings: Settings, roles: Sequence[str]) -> Path:
     """Returns the folder of the base model, checked for what ``roles`` do with it. A vLLM server on another
     machine has the model in its own memory."""
@@ -191,7 +196,8 @@ def _base_model(settings: Settings, roles: Sequence[str]) -> Path:
     from onward.serving.engines.vllm_server import command_of, dtype_of
 
     model, models = settings.model, settings.data_dir / "models"
-    if "gateway" in roles and model.engine == "sglang":
+    roles = sorted(_with_model(settings, roles))
+    if "gateway" in roles and model.engine in ("sglang", "ollama"):
         return base_models.resolve(model.base, models, settings.models)
     if "gateway" in roles and model.engine == "vllm":
         if settings.vllm.url:
@@ -397,17 +403,22 @@ def collect_rarely() -> None:
 
 
 async def _collect_each_minute(clock: Clock) -> None:
-    """Frees what reference counts do not, at one moment a minute: automatic full collections are rare.
-
-    The C library keeps freed memory, for each thread by itself: the service grew by a seventh in four minutes
-    of load although Python's objects did not. Where it can, it returns this memory to the system.
-    """
-    return_free_memory = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    """Frees what reference counts do not, at one moment a minute: automatic full collections are rare."""
     while True:
         await clock.sleep(60.0)
         gc.collect()
-        if return_free_memory is not None:
-            await asyncio.to_thread(return_free_memory, 0)
+        await asyncio.to_thread(return_free_memory)
+
+
+def return_free_memory() -> None:
+    """Returns freed memory to the system where the C library can.
+
+    It keeps freed memory, for each thread by itself: the service grew by a seventh in four minutes of load
+    although Python's objects did not.
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 async def _end(tasks: list[asyncio.Task[None]]) -> list[BaseException | None]:

@@ -56,6 +56,7 @@ class World:
         engine: Any = None,
         aliases: dict[str, str] | None = None,
         providers: dict[str, Any] | None = None,
+        model: dict[str, Any] | None = None,
         **http: Any,
     ) -> None:
         """``engine``: None makes a scripted one."""
@@ -70,7 +71,7 @@ class World:
                 "feedback": feedback or {},
                 "gateway": {"model_aliases": aliases or {}},
                 "providers": providers or {},
-                "model": {"base": "tiny"},
+                "model": {"base": "tiny", **(model or {})},
                 "release": {"lost_after_seconds": 600},
             }
         )

@@ -52,10 +52,12 @@ def _given(settings: Settings) -> dict[str, str]:
         "ONWARD_NATS_TOKEN": settings.nats.token,
         "ONWARD_NATS_PASSWORD": settings.nats.password,
         "ONWARD_WAREHOUSE_PASSWORD": settings.warehouse.password,
-        "ONWARD_QUARANTINE_KEY": settings.capture.quarantine_key,
+        "ONWARD_QUARANTINE_SECRET": settings.capture.quarantine_key,
         "ONWARD_AGENTGYM_API_KEY": external.agentgym_rl_api_key,
         "ONWARD_TENSORZERO_TOKEN": external.tensorzero_admin_token,
-        "ONWARD_VLLM_KEY": settings.vllm.key,
+        "ONWARD_VLLM_API_KEY": settings.vllm.key,
+        "ONWARD_SGLANG_API_KEY": settings.sglang.key,
+        "ONWARD_OPENAI_API_KEY": settings.openai.key,
     }
     addresses = {
         "NATS_URL": settings.nats.url,
@@ -73,7 +75,7 @@ def _provider_keys(settings: Settings, environ: Mapping[str, str]) -> dict[str, 
         key = provider.key.get_secret_value() or environ.get(provider.key_env, "")
         if provider.key_file is not None and provider.key_file.is_file():
             key = provider.key_file.read_text(encoding="utf-8", errors="replace").strip()
-        found[f"ONWARD_PROVIDER_{name.upper()}_KEY"] = key
+        found[f"ONWARD_PROVIDER_{name.upper()}_API_KEY"] = key
     return {name: key for name, key in found.items() if key}
 
 

@@ -27,7 +27,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from onward.clock import Clock, SystemClock
 from onward.contracts import decode_document
-from onward.errors import ConfigError, ConflictError, ContractError, EngineError, NotFoundError, OnwardError
+from onward.errors import ConfigError, ConflictError, ContractError, NotFoundError, OnwardError
 from onward.files import SECRET_CHARACTERS, read_secret, write_secret_once
 from onward.http.hosts import AllowedHosts
 from onward.http.limits import RateLimit, network_of
@@ -233,7 +233,7 @@ def make_app(
     app.state.keys = keys
     app.state.open_calls = open_calls
     app.state.wrong_keys = RateLimit(wrong_keys_per_minute, clock or SystemClock())
-    app.add_middleware(_Guard, hosts=AllowedHosts(hosts), max_body=max_body)
+    app.add_middleware(Guard, hosts=AllowedHosts(hosts), max_body=max_body)
     _add_error_handlers(app)
 
     @app.get("/health")
@@ -266,7 +266,7 @@ def make_app(
     return app
 
 
-class _Guard:
+class Guard:
     """Pure ASGI: Host check, limits of header and body, browser rule. It reads the body once and replays
     it."""
 
@@ -350,14 +350,27 @@ _STATUS: tuple[tuple[type[OnwardError], int, str], ...] = (
     (ConfigError, 400, "invalid_request_error"),
     (NotFoundError, 404, "not_found_error"),
     (ConflictError, 409, "conflict_error"),
-    (EngineError, 503, "service_unavailable"),
+    (OnwardError, 503, "service_unavailable"),
 )
 
 
-def _add_error_handlers(app: FastAPI) -> None:
-    @app.exception_handler(HttpError)
-    async def _http_error(_: Request, error: HttpError) -> Response:
+def answer_to(error: Exception) -> Response:
+    """Returns the answer to a request whose endpoint raised ``error``; 500 for a defect."""
+    if isinstance(error, HttpError):
         return error.response()
+    for kind, status, word in _STATUS:
+        if isinstance(error, kind):
+            return error_response(status, word, str(error))
+    message = "Something went wrong inside Onward; the log has the details."
+    return error_response(500, "internal_error", message)
+
+
+def _add_error_handlers(app: FastAPI) -> None:
+    @app.exception_handler(Exception)
+    @app.exception_handler(OnwardError)
+    @app.exception_handler(HttpError)
+    async def _ours(_: Request, error: Exception) -> Response:
+        return answer_to(error)
 
     @app.exception_handler(HTTPException)
     async def _framework_error(_: Request, error: HTTPException) -> Response:
@@ -370,18 +383,6 @@ def _add_error_handlers(app: FastAPI) -> None:
         where = ".".join(str(part) for part in first["loc"][1:]) or None
         message = f"The request is not valid: {first['msg']}" + (f" (at {where})." if where else ".")
         return error_response(400, "invalid_request_error", message, where)
-
-    @app.exception_handler(OnwardError)
-    async def _onward_error(_: Request, error: OnwardError) -> Response:
-        for kind, status, word in _STATUS:
-            if isinstance(error, kind):
-                return error_response(status, word, str(error))
-        return error_response(503, "service_unavailable", str(error))
-
-    @app.exception_handler(Exception)
-    async def _defect(_: Request, error: Exception) -> Response:
-        message = "Something went wrong inside Onward; the log has the details."
-        return error_response(500, "internal_error", message)
 
 
 async def read_json(request: Request) -> dict[str, Any]:

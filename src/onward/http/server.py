@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import uvicorn
 from fastapi import FastAPI
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from onward.errors import ConfigError, PortBusyError
 from onward.http.connections import KEEP_ALIVE_SECONDS, Acceptor, most_connections
@@ -39,7 +39,7 @@ class Server:
 
     def __init__(
         self,
-        app: FastAPI,
+        app: ASGIApp,
         host: str,
         port: int,
         *,

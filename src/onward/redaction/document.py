@@ -53,6 +53,16 @@ class Texts:
         return [key if type(key) is str else key[0] for key in self.keys]
 
 
+def _are_short_numbers(items: Any) -> bool:
+    """Returns whether these are numbers alone of which none is read as a text, such as token ids."""
+    if not items or not _NUMBERS.issuperset(map(type, items)):
+        return False
+    return min(items) > -LONG_NUMBER and max(items) < LONG_NUMBER
+
+
+_NUMBERS = frozenset((int, float))
+
+
 class _Collector:
     def __init__(self, fixed_keys: frozenset[str]) -> None:
         self.seen: dict[Key, None] = {}
@@ -125,7 +135,10 @@ class _Collector:
             elif isinstance(item, dict):
                 yield item, None if below is not None and _is_schema(item) else below
             elif isinstance(item, (list, tuple)):
-                yield item, below
+                if below is None and _are_short_numbers(item):
+                    self._count(len(item))
+                else:
+                    yield item, below
             else:
                 raise _odd(kind)
 

@@ -384,3 +384,10 @@ def test_an_odd_value_beside_an_answer_loses_nothing_of_the_answer(odd):
     read = turns.completion(chat(content="A.", images=odd) | {"usage": odd, "onward": odd, "model": 5})
     assert (read.action["raw_response"], read.tokens, read.metadata) == ("A.", 0, {})
     assert len(read.action["other_parts"]) == 1
+
+
+def test_lists_of_numbers_stay_and_their_nan_becomes_null():
+    given = [[1, 2, 10**400], [0.5, -0.25], [float("nan"), 1.0], [1, True, 2.5, float("inf")], []]
+    made = turns.plain(given)
+    assert made == [[1, 2, 10**400], [0.5, -0.25], [None, 1.0], [1, True, 2.5, None], []]
+    assert all(one is not other for one, other in zip(made, given, strict=True)), "a copy"

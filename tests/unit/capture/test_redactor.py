@@ -56,6 +56,16 @@ def test_secrets_of_a_file_the_environment_and_the_data_folder_are_known(tmp_pat
     assert OWN not in repr(redactor)
 
 
+@pytest.mark.parametrize("section", ["vllm", "sglang", "openai", "providers", "capture"])
+def test_a_key_of_the_settings_is_known(tmp_path, section):
+    key = "ek" + "9fQ2xL7vTz81mB4cWd"
+    special = {"providers": {"far": {"key": key, "base_url": "http://x"}}, "capture": {"quarantine_key": key}}
+    given = load(
+        environ={}, overrides={"data_dir": str(tmp_path), section: special.get(section, {"key": key})}
+    )
+    assert redactor_of(given, {}).document(f"it is {key}").document == "it is <KNOWN:1>"
+
+
 def test_a_password_that_is_a_plain_word_does_not_take_the_word_out_of_every_text(tmp_path):
     given = load(environ={}, overrides={"data_dir": str(tmp_path), "warehouse": {"password": "clickhouse"}})
     assert not redactor_of(given, {}).document("ask clickhouse").changed

@@ -9,7 +9,7 @@ import pytest
 
 from onward.clock import ManualClock
 from onward.serving.engines import Progress
-from onward.serving.http.streaming import AnswerStream
+from onward.serving.http.streaming import AnswerStream, Ending
 
 
 class Engine:
@@ -44,7 +44,7 @@ async def test_a_second_cancellation_at_the_end_of_a_stream_still_frees_its_conv
     engine, capture, left = Engine(), Capture(), list[str]()
     stream = AnswerStream(
         cast(Any, engine), cast(Any, capture), cast(Any, None), cast(Any, "asked"), ManualClock(),
-        lambda: left.append("left"), asyncio.Event(),
+        lambda: left.append("left"), Ending(),
     )  # fmt: skip
     answering = asyncio.create_task(stream.response(cast(Any, Request())))
     await engine.works.wait()
@@ -74,7 +74,7 @@ async def test_a_streamed_answer_counts_for_the_tokens_of_its_key_also_if_the_cl
     spent: list[int] = []
     stream = AnswerStream(
         cast(Any, Answering(whole)), cast(Any, Capture()), cast(Any, None), cast(Any, "asked"), ManualClock(),
-        lambda: None, asyncio.Event(), spent=spent.append,
+        lambda: None, Ending(), spent=spent.append,
     )  # fmt: skip
     response = await stream.response(cast(Any, Request()))
     await cast(Any, response)._on_end()

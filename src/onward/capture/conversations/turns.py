@@ -259,6 +259,11 @@ def _arguments(text: Any) -> dict[str, Any]:
     return parsed if isinstance(parsed, dict) else {"value": parsed}
 
 
+def _are_numbers(values: list[Any]) -> bool:
+    kinds = set(map(type, values))
+    return kinds == {int} or (kinds == {float} and all(map(math.isfinite, values)))
+
+
 def plain(value: Any, depth: int = 0) -> Any:
     """Returns a copy of ``value`` in JSON values only: other objects become text, NaN and infinity become
     null.
@@ -276,6 +281,8 @@ def plain(value: Any, depth: int = 0) -> Any:
         raise ContractError(
             "too_deep", f"A value nests deeper than the {MAX_DEPTH} levels of a message: record it as text."
         )
+    if type(value) is list and _are_numbers(value):
+        return list(value)  # ids and log-probs: most of a trajectory
     if isinstance(value, Mapping):
         return {plain(str(key)): plain(item, depth + 1) for key, item in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):

@@ -25,6 +25,7 @@ from onward.lm.request import Alternatives, Sample, SampleRequest
 from onward.processes import die_with_parent
 from onward.serving.engines import AnswerOptions, Messages, RequestRefusedError, context_exceeded, wire
 from onward.serving.engines.answer_options import LogprobEntries, OptionReader
+from onward.serving.engines.ollama import OllamaHttp, OllamaSampling
 from onward.serving.engines.registry import verify_adapter
 from onward.serving.engines.sampling import FinishedGeneration, OnTokens, SamplingThread, SessionMemory
 from onward.serving.engines.sglang import SglangHttp, SglangSampling
@@ -36,6 +37,12 @@ LONG_TEXT = 8192
 """Characters from which on a prompt is encoded in a thread of its own."""
 DEFAULT_TOKENS = 512
 """Maximum number of new tokens for a call without a limit."""
+SERVERS: dict[str, tuple[type[VllmSampling], type[VllmHttp]]] = {
+    "vllm": (VllmSampling, VllmHttp),
+    "sglang": (SglangSampling, SglangHttp),
+    "ollama": (OllamaSampling, OllamaHttp),
+}
+"""Servers that can sample in place of this process."""
 
 
 @dataclass(eq=False)
@@ -169,8 +176,11 @@ class EngineServer:
         )
         answer = self._remember(request, record, full, sample, options)
         if options is not None and options.top_logprobs is not None:
-            entries = LogprobEntries(self._options.token_bytes)
-            answer["logprobs"] = entries.append(sample.token_ids, sample.logprobs, sample.alternatives)
+            if isinstance(sample, VoidSample):
+                answer["logprobs"] = list(sample.entries)
+            else:
+                entries = LogprobEntries(self._options.token_bytes)
+                answer["logprobs"] = entries.append(sample.token_ids, sample.logprobs, sample.alternatives)
         return answer
 
     def _reporter(
@@ -242,7 +252,7 @@ class EngineServer:
     ) -> dict[str, Any]:
         self._generations += 1
         if isinstance(sample, VoidSample):
-            return _void(record, full, sample)
+            return sample.answer(record, len(full))
         tokens = list(sample.token_ids)
         text = self._chat.text(tokens)
         if options is None or options.prompt is None:
@@ -307,23 +317,14 @@ class EngineServer:
         return told
 
 
-def _void(record: dict[str, Any], full: list[int], sample: VoidSample) -> dict[str, Any]:
-    """Returns an answer to show and never to train on: its tokens are neither recorded nor continued."""
-    nothing = {"continues": None, "prompt_ids": [], "token_ids": [], "logprobs": [], "tokens_void": True}
-    usage = {"prompt_tokens": len(full), "completion_tokens": 0, "total_tokens": len(full)}
-    sampling = record | nothing | {"finish_reason": sample.finish_reason}
-    return {"text": sample.text, "sampling": sampling, "usage": usage}
-
-
 def _sampling_of(arguments: argparse.Namespace) -> SamplingThread | VllmSampling:
     if arguments.vllm_url:
         key = os.environ.pop(wire.VLLM_KEY, "")
-        sampling, http = (
-            (SglangSampling, SglangHttp) if arguments.server == "sglang" else (VllmSampling, VllmHttp)
-        )
+        sampling, http = SERVERS[arguments.server]
+        more = {"keep_alive": arguments.keep_alive} if arguments.server == "ollama" else {}
         return sampling(
             arguments.model,
-            http(arguments.vllm_url, key, timeout_seconds=arguments.vllm_timeout),
+            http(arguments.vllm_url, key, timeout_seconds=arguments.vllm_timeout, **more),
             served_model=arguments.vllm_model,
             adapters_dir=arguments.vllm_adapters_dir,
             max_context=arguments.max_context,
@@ -377,7 +378,8 @@ def main() -> int:
         "--gather-ms", type=float, default=2.0, help="an idle engine waits this long for company"
     )
     parser.add_argument("--vllm-url", default="", help="sample from this vLLM server instead of here")
-    parser.add_argument("--server", choices=("vllm", "sglang"), default="vllm")
+    parser.add_argument("--server", choices=sorted(SERVERS), default="vllm")
+    parser.add_argument("--keep-alive", default="30m", help="ollama: time that a model stays in memory")
     parser.add_argument("--vllm-model", default="")
     parser.add_argument("--vllm-adapters-dir", default="")
     parser.add_argument("--vllm-timeout", type=float, default=600.0)

@@ -14,7 +14,7 @@ from typing import Any
 
 from onward import children
 from onward.clock import Clock
-from onward.config import Settings
+from onward.config import OllamaSettings, Settings
 from onward.errors import ConfigError, EngineError, TamperedError
 from onward.processes import COMPUTING
 from onward.serving.base_models import resolve
@@ -254,6 +254,22 @@ class EngineProcess:
         settings = self._settings
         return self._folder or resolve(settings.model.base, settings.data_dir / "models", settings.models)
 
+    def _server(self) -> tuple[list[str], str]:
+        """Returns the child's options for the server that samples, and its key. Raises ConfigError."""
+        settings, own, name = self._settings, self._vllm, self._settings.model.engine
+        given = {"vllm": settings.vllm, "sglang": settings.sglang, "ollama": settings.ollama}[name]
+        url, served = (given.url, given.model) if own is None else (own.url, SERVED)
+        if not url:
+            raise ConfigError(
+                f'model.engine is "{name}" and {name}.url is empty: give the address of the server, such as '
+                f"{_ADDRESS[name]}."
+            )
+        options = ["--vllm-url", url, "--vllm-model", served, "--vllm-timeout", str(given.timeout_seconds)]
+        if isinstance(given, OllamaSettings):
+            return [*options, "--keep-alive", given.keep_alive], ""
+        key = given.key.get_secret_value() if own is None else own.key
+        return [*options, "--vllm-adapters-dir", given.adapters_dir], key
+
     async def _spawn(self) -> asyncio.subprocess.Process:
         """Starts a child and waits until its model is loaded. Raises EngineError when it is not."""
         model = self._settings.model
@@ -264,18 +280,8 @@ class EngineProcess:
         command += ["--max-context", str(model.max_context), "--path", model.path]
         environment = {"TOKENIZERS_PARALLELISM": "false"}
         if model.engine != "local":
-            given = self._settings.vllm if model.engine == "vllm" else self._settings.sglang
-            own = self._vllm
-            url, served = (given.url, given.model) if own is None else (own.url, SERVED)
-            if not url:
-                raise ConfigError(
-                    'model.engine is "sglang" and sglang.url is empty: give the address of the server, such '
-                    "as http://127.0.0.1:30000."
-                )
-            command += ["--server", model.engine, "--vllm-url", url, "--vllm-model", served]
-            command += ["--vllm-timeout", str(given.timeout_seconds)]
-            command += ["--vllm-adapters-dir", given.adapters_dir]
-            environment[wire.VLLM_KEY] = given.key.get_secret_value() if own is None else own.key
+            more, environment[wire.VLLM_KEY] = self._server()
+            command += ["--server", model.engine, *more]
         log = self._settings.data_dir / "logs" / f"{self._name}.log"
         child = await children.start(
             "onward.serving.engines.child", *command, log=log, environment=environment, passed=COMPUTING
@@ -291,6 +297,9 @@ class EngineProcess:
                 ) from None
             raise
         return child
+
+
+_ADDRESS = {"sglang": "http://127.0.0.1:30000", "ollama": "http://127.0.0.1:11434"}
 
 
 async def _wait_ready(child: asyncio.subprocess.Process) -> None:

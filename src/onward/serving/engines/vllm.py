@@ -28,6 +28,7 @@ from onward.lm.probe import Expected, Probe
 from onward.lm.request import Sample, SampleRequest
 from onward.lm.sizes import folder_digest
 from onward.lm.stop_text import cut
+from onward.serving.engines.capabilities import WITHOUT_TOKENS
 from onward.serving.engines.turns import Turns
 from onward.serving.engines.vllm_http import Choice, Greedy, OnTokens, UnknownModelError, VllmHttp
 from onward.telemetry import logs
@@ -55,9 +56,20 @@ MIXED = 4  # requests of each policy in the probe of a mixed batch
 
 @dataclass(frozen=True)
 class VoidSample(Sample):
-    """An answer whose ids contradict its text. ``text`` may be shown; the ids must not be trained on."""
+    """An answer without ids, or whose ids contradict its text. ``text`` may be shown, and nothing of it is
+    used in a policy loss."""
 
     text: str = ""
+    used: int = 0
+    """Tokens of the answer, if the server counts them."""
+    entries: Sequence[dict[str, Any]] = ()
+    """Log-probs as ``Generation.logprobs``, if the server gives them."""
+
+    def answer(self, record: dict[str, Any], prompt: int) -> dict[str, Any]:
+        """Returns an answer to show and never to train on: its tokens are neither recorded nor continued."""
+        usage = {"prompt_tokens": prompt, "completion_tokens": self.used, "total_tokens": prompt + self.used}
+        sampling = record | WITHOUT_TOKENS | {"finish_reason": self.finish_reason}
+        return {"text": self.text, "sampling": sampling, "usage": usage}
 
 
 class VllmSampling:

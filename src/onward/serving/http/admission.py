@@ -11,7 +11,7 @@ from onward.clock import Clock, is_set_within, read_time
 from onward.contracts.buckets import Traffic
 from onward.http.app import HttpError
 from onward.http.server import GRACE_SECONDS
-from onward.serving.http.streaming import stopping
+from onward.serving.http.streaming import Ending, stopping
 from onward.serving.routing.route_switcher import RouteSwitcher
 
 RETRY_AFTER_SECONDS = 1
@@ -27,7 +27,7 @@ class Admission:
         self._idle = asyncio.Event()
         self._idle.set()
         self.is_stopping = False
-        self.ending = asyncio.Event()
+        self.ending = Ending()
         """Set when the calls that still run are ended."""
 
     @property

@@ -20,6 +20,7 @@ from onward.errors import BusError, EngineError
 from onward.http.app import HttpError
 from onward.lm.stop_text import cut
 from onward.serving.engines import Engine, Generation, OnProgress, Progress, RequestRefusedError
+from onward.serving.engines.capabilities import ENGINES, Capabilities
 from onward.serving.metrics import GatewayMetrics
 from onward.serving.protocol import openai
 from onward.serving.recording.failures import failure_of
@@ -91,8 +92,11 @@ class Calls:
         metrics: GatewayMetrics,
         signing_key: bytes,
         aliases: Mapping[str, str] | None = None,
+        offered: Capabilities = ENGINES["local"],
     ) -> None:
-        """``aliases``: name that a call may give as its model → the name that it stands for."""
+        """``aliases``: name that a call may give as its model → the name that it stands for. ``offered``:
+        what of the engine's records may be stored."""
+        self._offered = offered
         self._aliases = dict(aliases or {})
         self._clock, self._engine, self._state = clock, engine, state
         self._assignments, self._outcomes, self._metrics = assignments, outcomes, metrics
@@ -143,17 +147,19 @@ class Calls:
     def completion(
         self, call: Call, generation: Generation, arm: Arm, assignment: Assignment | None
     ) -> dict[str, Any]:
-        sampling = dict(generation.sampling)
-        sampling["signature"] = provenance.sign(sampling, self._signing_key)
+        generation_id = generation.sampling["generation_id"]
+        sampling = self._offered.record(generation.sampling)
+        if sampling is not None:
+            sampling["signature"] = provenance.sign(sampling, self._signing_key)
         release = None
         if assignment is not None:
             release = {"release_id": assignment.release_id, "arm": arm.arm, "weight": assignment.weight}
         chat = call.chat
         text = cut(generation.text, chat.stops) if chat.stops else generation.text
-        said = read_answer(text, chat.callable, sampling["generation_id"], parallel=chat.parallel)
+        said = read_answer(text, chat.callable, generation_id, parallel=chat.parallel)
         onward = {
             "session_id": call.session_id,
-            "generation_id": sampling["generation_id"],
+            "generation_id": generation_id,
             "release": release,
             "model_id": arm.model_id,
             "sampling": sampling,

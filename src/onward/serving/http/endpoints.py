@@ -18,6 +18,7 @@ from onward.context import Context
 from onward.feedback.tokens import MAX_SESSION, Subject, TokenKeys
 from onward.health.readiness import Probe, Readiness
 from onward.http.app import Caller, HttpError, authorize, make_app, read_json
+from onward.http.direct import Endpoint, FastJson
 from onward.http.protection import protection
 from onward.serving.engines import Engine
 from onward.serving.http import paths
@@ -82,13 +83,7 @@ class Endpoints:
         )
 
         # A route of Starlette: what FastAPI adds to a route costs as much as all the work on a call.
-        for path, endpoint in (
-            ("/v1/responses", self._respond),
-            ("/v1/completions", self._complete),
-            ("/v1/chat/completions", self._chat),
-            ("/v1/messages", self._messages),
-            ("/v1/messages/count_tokens", self._count_tokens),
-        ):
+        for path, endpoint in self.calls().items():
             app.router.routes.insert(0, Route(path, endpoint, methods=["POST"]))
 
         @app.post("/sessions/{name}/close")
@@ -123,6 +118,16 @@ class Endpoints:
 
         served = paths.served_by(app)
         return app
+
+    def calls(self) -> dict[str, Endpoint]:
+        """Returns path → endpoint of the calls of models."""
+        return {
+            "/v1/responses": self._respond,
+            "/v1/completions": self._complete,
+            "/v1/chat/completions": self._chat,
+            "/v1/messages": self._messages,
+            "/v1/messages/count_tokens": self._count_tokens,
+        }
 
     def _model_names(self) -> list[str]:
         """Returns the names that a call may give as its model: first the one that follows releases."""
@@ -298,7 +303,7 @@ class Endpoints:
                 self._capture.free_conversation(branch)
             leave()
         shaped = answer if shape is None else shape(answer, document)
-        response = JSONResponse(shaped, headers=self._feedback_token(asked))
+        response = FastJson(shaped, headers=self._feedback_token(asked))
         self._metrics.seconds.observe(max(0.0, self._clock.monotonic() - started - engine_seconds))
         return response
 

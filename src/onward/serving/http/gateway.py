@@ -18,10 +18,13 @@ from onward.capture.collecting.quarantine import Quarantine, QuarantineKeys
 from onward.capture.make_redactor import inspector_of
 from onward.context import Context
 from onward.http.app import local_key
+from onward.http.direct import Direct
 from onward.http.server import Server, check_exposure
 from onward.ids import is_id
 from onward.roles import to_the_end
 from onward.serving.engines import Engine
+from onward.serving.engines.capabilities import ENGINES
+from onward.serving.engines.closed import ClosedProcess
 from onward.serving.engines.local import EngineProcess
 from onward.serving.engines.registry import AdapterRegistry
 from onward.serving.http.admission import Admission
@@ -97,6 +100,7 @@ class Gateway:
             metrics=self._metrics,
             signing_key=self._signing_key,
             aliases=settings.gateway.model_aliases,
+            offered=ENGINES[settings.model.engine],
         )
         self._opted_out = OptedOut(ctx.bus, ctx.clock, ctx.metrics)
         self.capture = Capture(
@@ -107,6 +111,7 @@ class Gateway:
             user_key=self._signing_key,
             on_answered=self.outcomes.note_answered,
             on_opted_out=self._opted_out.count,
+            engine=ENGINES[settings.model.engine].described(settings.model.engine),
         )
         closer = self.capture.closer
         self._passed_closes = PassedCloses(ctx.bus, ctx.clock, self.gateway_id, closer.close_for_other)
@@ -125,7 +130,7 @@ class Gateway:
         )
         self.app = self.endpoints.app()
         self.server = Server(
-            self.app,
+            Direct(self.app, self.endpoints.calls()),
             settings.http.host,
             settings.http.gateway_port,
             what="The gateway (http.gateway_port)",
@@ -244,9 +249,10 @@ async def run(ctx: Context) -> None:
     with ExitStack() as held:
         place = Place.take(ctx.settings)
         held.callback(place.release)
-        process = EngineProcess(ctx.settings, clock=ctx.clock, name=place.engine)
+        process = _engine_process(ctx, place)
         gateway = Gateway(ctx, process.engine, place)
-        ctx.children["engine"] = process.keeper
+        if process.keeper is not None:
+            ctx.children["engine"] = process.keeper
         ctx.probes["engine"] = gateway.endpoints.engine_answers
         try:
             gateway.server.reserve()  # a busy port is reported before the model is loaded
@@ -258,7 +264,13 @@ async def run(ctx: Context) -> None:
             await to_the_end(_stop(gateway, process))
 
 
-async def _stop(gateway: Gateway, process: EngineProcess) -> None:
+def _engine_process(ctx: Context, place: Place) -> EngineProcess | ClosedProcess:
+    if ctx.settings.model.engine == "openai":
+        return ClosedProcess(ctx.settings)
+    return EngineProcess(ctx.settings, clock=ctx.clock, name=place.engine)
+
+
+async def _stop(gateway: Gateway, process: EngineProcess | ClosedProcess) -> None:
     try:
         await gateway.stop()
     finally:

@@ -17,6 +17,7 @@ from fastapi import Request
 from fastapi.responses import JSONResponse, Response
 
 from onward.http.app import Caller
+from onward.http.direct import FastJson
 from onward.serving.http.admission import Admission
 from onward.serving.http.streaming import BROKEN, LEFT, STOPPED, Streamed, while_connected
 from onward.serving.providers import standby
@@ -98,7 +99,7 @@ class Proxy:
         reply = call.dialect.reply(body)
         if "choices" in reply:
             reply = {**reply, "onward": self._onward(call, asked)}
-        return JSONResponse(reply, headers=_named(asked))
+        return FastJson(reply, headers=_named(asked))
 
     async def pass_through(self, call: ProviderCall, path: str) -> Response:
         """Passes on a request that is no answer of a model, such as a count of tokens."""
@@ -119,12 +120,10 @@ class Proxy:
     async def until_stopped(self, work: Any) -> Any:
         """Returns the result of ``work``, or None if the gateway ends first."""
         task = asyncio.ensure_future(work)
-        ended = asyncio.ensure_future(self._admission.ending.wait())
         try:
-            await asyncio.wait({task, ended}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({task, self._admission.ending.waiting()}, return_when=asyncio.FIRST_COMPLETED)
             return task.result() if task.done() else None
         finally:
-            ended.cancel()
             if not task.done():
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)

@@ -41,20 +41,30 @@ def stopping() -> HttpError:
     )
 
 
-async def while_connected(request: Request, work: Coroutine[Any, Any, T], ending: asyncio.Event) -> T:
+class Ending(asyncio.Event):
+    """The end of the gateway. One task waits for it, for all calls together."""
+
+    _waiting: asyncio.Task[Any] | None = None
+
+    def waiting(self) -> asyncio.Task[Any]:
+        if self._waiting is None:
+            self._waiting = asyncio.create_task(self.wait(), name="gateway-ending")
+        return self._waiting
+
+
+async def while_connected(request: Request, work: Coroutine[Any, Any, T], ending: Ending) -> T:
     """Returns the result of ``work``, which is cancelled if the client goes away or ``ending`` is set. Raises
     HttpError: 499 for a client that went away (no one reads it), 503 at the end of the gateway."""
     task, gone = asyncio.create_task(work), asyncio.create_task(_disconnected(request))
-    ended = asyncio.create_task(ending.wait())
     try:
-        await asyncio.wait({task, gone, ended}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({task, gone, ending.waiting()}, return_when=asyncio.FIRST_COMPLETED)
         if task.done():
             return task.result()
         if gone.done():
             raise HttpError(CLIENT_GONE, "The client went away.", type="client_gone")
         raise stopping()
     finally:
-        for each in (task, gone, ended):
+        for each in (task, gone):
             each.cancel()
         if not task.done():
             await asyncio.gather(task, return_exceptions=True)
@@ -77,7 +87,7 @@ class AnswerStream:
         asked: CapturedCall,
         clock: Clock,
         leave: Callable[[], None],
-        ending: asyncio.Event,
+        ending: Ending,
         make_chunks: MakeChunks = Chunks,
         *,
         spent: Callable[[int], None] = lambda _: None,

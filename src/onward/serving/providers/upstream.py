@@ -19,6 +19,7 @@ from onward.breaker import Breaker
 from onward.clock import Clock
 from onward.config import ProviderSettings
 from onward.http.app import HttpError
+from onward.http.lean_transport import LeanTransport
 from onward.retry import Backoff
 from onward.serving.metrics import GatewayMetrics
 from onward.telemetry import logs
@@ -48,7 +49,7 @@ class Upstream:
             base_url=settings.url,
             headers=headers,
             timeout=httpx.Timeout(settings.timeout_seconds, connect=settings.connect_seconds),
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=64),
+            transport=LeanTransport(),
             trust_env=False,
             follow_redirects=False,
         )

@@ -79,14 +79,17 @@ class Capture:
         user_key: bytes,
         on_answered: Callable[[str], None] = lambda session_id: None,
         on_opted_out: Callable[[str], None] = lambda trajectory_id: None,
+        engine: Mapping[str, Any] | None = None,
     ) -> None:
-        """``on_answered`` receives sessions whose task ended with an answer that was not judged, if the key's
+        """``engine``: what the trajectories of its answers have as ``metadata.engine``; None: nothing.
+        ``on_answered`` receives sessions whose task ended with an answer that was not judged, if the key's
         agents never judge. ``on_opted_out`` receives trajectories that are stored nowhere."""
         self._settings, self._clock, self._metrics = settings, clock, metrics
         self.writer = WriteBehind(lambda: make_recording(self._failed), self._changed, clock)
         self._user_key, self._on_answered, self._on_opted_out = user_key, on_answered, on_opted_out
         self._opt_out = OptOut.parse(settings.opt_out)
         self._off = {key.lower() for key in settings.off_keys}
+        self._engine = engine
         self._open = Conversations()
         self._dirty: dict[str, Conversation] = {}
         self.closer = SessionCloser(self._open, self._end, self.writer, opt_out=self._opt_out, clock=clock)
@@ -190,6 +193,8 @@ class Capture:
             conversation.metadata.update(described)
             if provider:
                 conversation.metadata["provider"] = provider
+            elif self._engine is not None:
+                conversation.metadata["engine"] = self._engine
         else:
             conversation.use()
             conversation.take_results(chat.messages[conversation.length :])

@@ -20,6 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pydantic_core import to_json
+
 from onward.bus import Bus
 from onward.bus.outbox import Outbox, Outgoing
 from onward.capture import claim_check
@@ -70,10 +72,7 @@ class Journal:
     def write(self, changed: Mapping[str, Mapping[str, Any]], gone: Iterable[str]) -> None:
         """Stores these documents under their ids and deletes the ids in ``gone``, all or nothing. Raises
         BusError if the file cannot be written."""
-        rows = [
-            (name, json.dumps(document, separators=(",", ":"), ensure_ascii=False))
-            for name, document in changed.items()
-        ]
+        rows = [(name, to_json(document)) for name, document in changed.items()]
         with self._lock:
             try:
                 self._file.execute("BEGIN IMMEDIATE")

@@ -29,7 +29,7 @@ SHAPED = ("presence_penalty", "frequency_penalty", "logit_bias", "constraint")
 """Fields of a record that say that the policy's logits were changed: its log-probs are then of another
 distribution. A policy gradient has such tokens as context and never learns from them."""
 _TOKENS = ("prompt_ids", "token_ids", "logprobs")
-_TEXT_REMAINS = frozenset({"no_tokens", "broken_chain"})
+_TEXT_REMAINS = frozenset({"no_tokens", "engine_without_tokens", "broken_chain"})
 """Reasons for missing usable tokens that leave the text usable."""
 
 
@@ -70,6 +70,8 @@ def line(item: ScoredTrajectory, rules: AdmissionRules) -> dict[str, Any] | str:
     records = [turn["action"].get("sampling") for turn in trajectory["turns"]]
     present = [record for record in records if record]
     reason = _sampled(present, rules)
+    if reason == "no_tokens" and _lacks_tokens(trajectory):
+        reason = "engine_without_tokens"
     if reason is not None and not (rules.text_is_enough and reason in _TEXT_REMAINS):
         return reason
     made = _scores(trajectory, reward)
@@ -87,6 +89,14 @@ def line(item: ScoredTrajectory, rules: AdmissionRules) -> dict[str, Any] | str:
             return "no_turn_rewards"
         made["turn_rewards"] = dense
     return made
+
+
+def _lacks_tokens(trajectory: Mapping[str, Any]) -> bool:
+    """Returns whether the gateway reports that its engine gives no token ids or no log-probs."""
+    engine = (trajectory.get("metadata") or {}).get("engine")
+    return isinstance(engine, Mapping) and not (
+        engine.get("token_ids", True) and engine.get("logprobs", True)
+    )
 
 
 def why_unscored(trajectory: Mapping[str, Any]) -> str:

@@ -32,6 +32,8 @@ _MASKED = frozenset({"tokens_void", "broken_chain"})
 REMEDIES: dict[str, str] = {
     "no_tokens": "let the agent call the model through Onward's gateway, which captures tokens, or train "
     "with dpo or sft, which need only text, or (files only) say --behaviour recompute",
+    "engine_without_tokens": "sample with model.engine local, vllm or sglang, whose answers have token ids "
+    "and log-probs, or train with dpo or sft, which need only text",
     "truncated_support": "sample with top_p 1 and no top_k, since log-probs over a kept set are not those of "
     "the policy, or train with dpo or sft",
     "shaped_logits": "ask for answers without forced tools, strict tools, response_format, penalties and "
