@@ -28,7 +28,8 @@ _PURPOSES = {"serving": "to be served", "lora": "to train an adapter", "full": "
 def check(
     model: Annotated[str, typer.Argument(metavar="FOLDER|NAME", help="A folder, alias, tiny or smollm2.")],
     dtype: Annotated[
-        str | None, typer.Option(help=f"Number format to run in: {', '.join(_FORMATS)}. Default: model.dtype.")
+        str | None,
+        typer.Option(help=f"Number format to run in: {', '.join(_FORMATS)}. Default: model.dtype."),
     ] = None,
     file: ConfigFile = None,
     data_dir: DataDir = None,
@@ -127,7 +128,9 @@ def _show(found: dict[str, Any]) -> None:
         ),
         "",
     )
-    table = Table("what for", number("memory"), "fits here", title=f"Memory in {found['memory_dtype']}, estimated")
+    table = Table(
+        "what for", number("memory"), "fits here", title=f"Memory in {found['memory_dtype']}, estimated"
+    )
     for purpose, need in found["memory"].items():
         table.add_row(_PURPOSES[purpose], gigabytes(need["bytes"]), "yes" if need["fits"] else "no")
     print_text(table, f"{gigabytes(found['free_bytes'])} are free now.")

@@ -108,4 +108,6 @@ def test_two_ranks_in_one_layer_are_refused(small: Path, tmp_path: Path) -> None
     name = next(name for name in tensors if ".lora_A." in name)
     torn = {**tensors, name: tensors[name][:3].clone()}
     save_file(torn, tmp_path / "x" / adapter_files.TENSORS)
-    assert "has two ranks for model.layers.0.self_attn.q_proj, 3 and 4" in _misfit(folder, tmp_path / "x", torn)
+    assert "has two ranks for model.layers.0.self_attn.q_proj, 3 and 4" in _misfit(
+        folder, tmp_path / "x", torn
+    )

@@ -90,9 +90,7 @@ def gigabytes(count: float) -> str:
     return f"{count / 1e9:,.1f} GB"
 
 
-def _serving(
-    model: ModelFolder, dtype: Dtype, max_context: int = 2048, path: AskedPath = "auto"
-) -> Need:
+def _serving(model: ModelFolder, dtype: Dtype, max_context: int = 2048, path: AskedPath = "auto") -> Need:
     width, sizes = estimate.WIDTH[dtype], model.sizes(path)
     packed = 2 if sizes.is_fast and devices.packs(dtype) else 1
     least = estimate.PROCESS_BYTES + float(width) * model.parameters * packed
