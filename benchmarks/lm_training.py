@@ -2,12 +2,12 @@
 
 On TRL's side: its own ``GRPOTrainer.training_step`` and ``DPOTrainer.training_step`` (loss, and backward
 through accelerate), then the clipping and the AdamW step of its train loop. Only the generation of a batch is
-replaced: both sides get the same batch. Both train rank-16 LoRA on the seven
-projections of every layer, without gradient checkpointing (TRL's default would be slower), with the clipped
-loss normalised over the step's tokens. With ``--dtype bfloat16`` both have base weights in bfloat16, TRL with
-its option ``bf16``. ``loss_difference`` is that of the first steps. TRL computes every row whole. Ours computes the prompt of a group or of a pair once, forward and backward, and
-keeps logits for 64 positions at a time. The case ``all different`` has nothing to share: there both do the
-same products.
+replaced: both sides get the same batch. Both train rank-16 LoRA on the seven projections of every layer,
+without gradient checkpointing (TRL's default would be slower), with the clipped loss normalised over the
+step's tokens. With ``--dtype bfloat16`` both have base weights in bfloat16, TRL with its option ``bf16``.
+``loss_difference`` is that of the first steps. TRL computes every row whole. Ours computes the prompt of a
+group or of a pair once, forward and backward, and keeps logits for 64 positions at a time. The case ``all
+different`` has nothing to share: there both do the same products.
 ``reward`` trains with both whole loops (ours: sampler and learner) for equal wall time. With ``--quick`` the
 network is tiny and untrained, so it can learn little.
 
@@ -130,7 +130,8 @@ def trainer(folder: Path, algorithm: str, scratch: Path, dtype: str = "float32",
     lora = LoraConfig(r=RANK, lora_alpha=ALPHA, target_modules=PROJECTIONS, task_type="CAUSAL_LM")
     tokenizer = AutoTokenizer.from_pretrained(folder)
     common: dict[str, Any] = {
-        "output_dir": str(scratch), "use_cpu": True, "bf16": dtype == "bfloat16", "report_to": [], "save_strategy": "no",
+        "output_dir": str(scratch), "use_cpu": True, "bf16": dtype == "bfloat16", "report_to": [],
+        "save_strategy": "no",
         "gradient_checkpointing": False, "learning_rate": RATE, "disable_tqdm": True, "max_grad_norm": 1.0,
         "adam_beta2": 0.95, "lr_scheduler_type": "constant", "logging_steps": 100_000,
     }  # fmt: skip

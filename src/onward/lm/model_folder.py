@@ -53,7 +53,7 @@ class ModelFolder:
         return sum(one.count for one in self.tensors.values()) - (again.count if again else 0)
 
     def sizes(self, path: AskedPath = "auto") -> NetworkSizes:
-        """Returns the sizes of the network for estimates, on the path that it runs by if ``path`` is asked."""
+        """Returns the sizes of the network for estimates, on the path that it runs by."""
         if path_of(self.config, path).name == "fast":
             return Sizes.from_config(self.config)
         return StoredSizes.of(self.config, self.tensors, self.parameters)

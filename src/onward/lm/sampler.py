@@ -77,8 +77,8 @@ class Sampler(AnswerQueue[_Row]):
     @torch.inference_mode()
     def step(self) -> list[Sample]:
         """Admits waiting requests, decodes one token for every running row, returns the finished answers.
-        After a change of the base weights, running rows begin again with the new ones. A row whose adapter was
-        removed before it could begin is finished with reason ``error``."""
+        After a change of the base weights, running rows begin again with the new ones. A row whose adapter
+        was removed before it could begin is finished with reason ``error``."""
         done: list[Sample] = []
         if self._watch.changed(self.policy.weights.tensors()):
             self._store.keep_only([])

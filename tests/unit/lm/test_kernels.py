@@ -100,8 +100,8 @@ def test_geglu_equals_its_formula_and_stores_only_its_input() -> None:
 
 
 def test_capped_scores_are_not_rounded_to_half_precision() -> None:
-    """Scores of a spread of 25 under Gemma 2's cap of 50: steps of bfloat16 there are an eighth and more. Only
-    the rounding of the result is left, half a unit of its last place of 2⁻⁸."""
+    """Scores of a spread of 25 under Gemma 2's cap of 50: steps of bfloat16 there are an eighth and more.
+    Only the rounding of weights and result to 8 bits is left."""
     generator = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(2, 3, 16, 32, generator=generator) for _ in range(3))
     q, k, v = (one.bfloat16() for one in (q * 3, k * 3, v))

@@ -35,8 +35,8 @@ class StoredSizes:
     layers: int
     linear: tuple[tuple[int, str, int, int], ...]
     """(Layer, last part of the name, two sides of the matrix) of each linear layer that may be adapted."""
-    shared_share: float = 1.0
-    """Share of the weights of blocks that a token is multiplied with; below 1 with experts."""
+    experts: tuple[int, int] = (0, 0)
+    """Weights of experts, in all blocks, that one token uses; and the sum of the sides of their matrices."""
     is_fast = False
 
     @classmethod
@@ -46,34 +46,35 @@ class StoredSizes:
         vocab, hidden = max((shape for shape in tables if len(shape) == 2), default=(0, 0))
         text = config.get("text_config") or config
         experts = next((int(text[name]) for name in _EXPERTS if text.get(name)), 0)
+        used = int(text.get("num_experts_per_tok") or experts) / experts if experts else 1.0
         mixes = any(name.endswith("conv1d.weight") for name in tensors)
         placed = {name: int(found[1]) for name in tensors if (found := LAYER.search(name))}
-        linear, stacked = [], 0
+        linear, weights, sides = [], 0.0, 0.0
         for name, layer in placed.items():
             shape, last = tensors[name].shape, name.removesuffix(".weight").rpartition(".")[2]
             if ".experts." in name:  # transformers joins them in one tensor, which no adapter changes
-                stacked += tensors[name].count
+                weights += used * tensors[name].count
+                sides += used * sum(shape[-2:]) * math.prod(shape[:-2])
                 continue
             if len(shape) != 2 or not name.endswith(".weight"):
                 continue
             if shape[0] in (1, experts) or (mixes and last == "out_proj"):
                 continue
             linear.append((layer, last, shape[0], shape[1]))
-        blocks = sum(tensors[name].count for name in placed)
-        used = int(text.get("num_experts_per_tok") or experts or 1) / experts if experts else 1.0
         return cls(
             parameters=parameters,
             vocab=vocab,
             hidden=hidden,
             layers=len(set(placed.values())),
             linear=tuple(linear),
-            shared_share=1.0 - (1.0 - used) * stacked / blocks if blocks else 1.0,
+            experts=(round(weights), round(sides)),
         )
 
     @property
     def block(self) -> int:
         """Weights of a block that each token is multiplied with."""
-        return int(sum(a * b for _, _, a, b in self.linear) * self.shared_share / max(1, self.layers))
+        dense = sum(a * b for _, _, a, b in self.linear)
+        return (dense + self.experts[0]) // max(1, self.layers)
 
     @property
     def cached_values(self) -> int:
@@ -82,7 +83,7 @@ class StoredSizes:
 
     def kept_values(self, rank: int) -> int:
         """Values that a block stores per token for its backward pass: inputs and outputs of its layers."""
-        wide = sum(a + b for _, _, a, b in self.linear) // max(1, self.layers)
+        wide = (sum(a + b for _, _, a, b in self.linear) + self.experts[1]) // max(1, self.layers)
         return wide + 6 * self.hidden + 2 * rank * len(self.linear) // max(1, self.layers)
 
     def lora_parameters(self, rank: int, layers: Collection[int], targets: Iterable[str] | None) -> int:
