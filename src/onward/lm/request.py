@@ -108,4 +108,4 @@ class Sample:
     alternatives: list[Alternatives] = field(default_factory=list)
     """One entry for each token if the request asked for alternatives, else empty."""
     error: str = ""
-    """Why the answer could not be completed, and what to do."""
+    """A sentence: the reason why the answer could not be completed, and what to do."""

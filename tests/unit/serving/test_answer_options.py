@@ -25,7 +25,7 @@ class Slow:
         self.go = threading.Event()
         self.threads: set[str] = set()
 
-    def compiled(self, grammar: Grammar, *_: Any) -> Grammar:
+    def compiled(self, grammar: Grammar, stop_ids: Any) -> Grammar:
         self.threads.add(threading.current_thread().name)
         self.go.wait(60)
         return grammar
