@@ -146,8 +146,8 @@ def test_a_dry_run_tells_everything_and_writes_nothing(tmp_path: Path) -> None:
 
 
 def test_a_dry_run_knows_a_network_that_transformers_computes(tmp_path: Path, model: Path) -> None:
-    """GPT-2: 2 blocks of 12 · 48² weights with biases and norms, 300 and 256 rows of 48 before them. Adapters
-    of rank 4 on c_attn (48 + 144), c_proj twice (48 + 48, 192 + 48) and c_fc (48 + 192) of each block."""
+    """GPT-2: 2 blocks of 12 · 48² weights with biases and norms, 300 and 256 rows of 48 before them. By
+    default the upper block is adapted: c_attn (48 + 144), c_proj (48 + 48, 192 + 48), c_fc (48 + 192)."""
     folder = any_networks.build("gpt2", tmp_path / "gpt2", model)
     line = f"onward train --algorithm dpo --data pairs.jsonl --model {folder} --lora-rank 4 --dry-run"
     code, output = run_command(f"{line} --json")
@@ -155,7 +155,7 @@ def test_a_dry_run_knows_a_network_that_transformers_computes(tmp_path: Path, mo
     assert code == 0
     block = 12 * 48 * 48 + (3 + 1 + 4 + 1) * 48 + 4 * 48
     assert told["parameters"] == (300 + 256) * 48 + 2 * block + 2 * 48
-    assert told["trained"] == 2 * 4 * (48 + 144 + 48 + 48 + 192 + 48 + 48 + 192)
+    assert told["trained"] == 4 * (48 + 144 + 48 + 48 + 192 + 48 + 48 + 192)
     assert told["memory_bytes"]["total"] > told["memory_bytes"]["weights"] == 4 * told["parameters"]
     code, output = run_command(f"{line} --lora-targets q_proj")
     assert code == 2 and "choose targets among c_attn, c_fc, c_proj." in output
