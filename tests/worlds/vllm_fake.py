@@ -231,7 +231,7 @@ class FakeVllm:
                 "token_logprobs": values,
                 "tokens": [self._name(body, token) for token in ids],
                 "top_logprobs": [self._top(body, prompt, adapter, temperature)] + [{}] * (len(ids) - 1)
-                if not _options(body) and len(ids) == 1
+                if not self._options(body) and len(ids) == 1
                 else [
                     {self._name(body, token): value for token, value in one}
                     for one in samples[0].alternatives or [[]] * len(ids)
