@@ -25,7 +25,7 @@ import onward.lm  # noqa: F401  (before torch: it makes waiting threads passive)
 import torch  # isort: skip
 
 from lm_measure import arguments, compare, model_folder, report
-from onward.lm.constrained import Grammar, GrammarCompiler
+from onward.lm.constrained import CompiledGrammar, Grammar, GrammarCompiler
 from onward.lm.policy import Policy
 from onward.lm.sampler import Sampler, SampleRequest
 
@@ -43,10 +43,10 @@ ITEM = {
 GRAMMAR = Grammar("json_schema", json.dumps({"type": "array", "items": ITEM, "minItems": 1000}))
 
 
-def sample(policy: Policy, compiler: GrammarCompiler, rows: int, new: int, grammar: Grammar | None) -> None:
+def sample(policy: Policy, rows: int, new: int, grammar: CompiledGrammar | None) -> None:
     """Draws ``rows`` answers of ``new`` tokens to prompts of their own."""
     rnd = random.Random(0)
-    sampler = Sampler(policy, max_batch=rows, make_constraint=compiler)
+    sampler = Sampler(policy, max_batch=rows)
     for row in range(rows):
         prompt = [rnd.randrange(3, policy.shape.vocab) for _ in range(32)]
         sampler.submit(SampleRequest(str(row), prompt, new, seed=row, grammar=grammar))
@@ -64,13 +64,13 @@ def main() -> None:
         policy = Policy.load(folder)
         compiler = GrammarCompiler(policy.tokenizer, policy.shape.vocab, [policy.tokenizer.eos_token_id])
         started = time.perf_counter()
-        compiler(GRAMMAR)
+        compiled = compiler(GRAMMAR)
         compile_seconds = round(time.perf_counter() - started, 4)
         results: list[dict[str, Any]] = []
         for rows, new in ((4, 16), (16, 16)) if given.quick else ((1, 64), (8, 64), (32, 64)):
             runs = [
-                lambda rows=rows, new=new, grammar=grammar: sample(policy, compiler, rows, new, grammar)
-                for grammar in (GRAMMAR, None)
+                lambda rows=rows, new=new, grammar=grammar: sample(policy, rows, new, grammar)
+                for grammar in (compiled, None)
             ]
             case = {"case": f"{rows} answers of {new} tokens"}
             results.append(case | compare(runs[0], runs[1], "unconstrained", rows * new, given.repeats))

@@ -1,8 +1,8 @@
 """Measurement for the language-model benchmarks: two sides in turn, the best of each, memory above resting.
 
 Other processes make a step slower and never faster, so the best of several interleaved repetitions is the
-least disturbed one. Processor seconds are recorded beside wall time, because on a busy machine their ratio
-is the steadier of the two.
+least disturbed one. The ratio of the medians and processor seconds are recorded beside it, because on a busy
+machine they are steadier.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
@@ -31,17 +32,20 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 @dataclass
 class Best:
-    """Least wall seconds, least processor seconds, and most memory (bytes above resting) over repetitions."""
+    """Least wall seconds, least processor seconds, and most memory (bytes above resting) over repetitions.
+    ``every`` are the wall seconds of each."""
 
     seconds: float = float("inf")
     cpu_seconds: float = float("inf")
     peak: int = 0
+    every: list[float] = field(default_factory=list)
 
     def add(self, run: Callable[[], Any]) -> None:
         with peak_memory() as peak:
             wall, cpu = time.perf_counter(), time.process_time()
             run()
             cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
+        self.every.append(wall)
         self.seconds, self.cpu_seconds = min(self.seconds, wall), min(self.cpu_seconds, cpu)
         self.peak = max(self.peak, peak[0])
 
@@ -88,12 +92,14 @@ def compare(
     for name, (_, best) in sides.items():
         result[name] = {
             "seconds": round(best.seconds, 3),
+            "median_seconds": round(median(best.every), 3),
             "cpu_seconds": round(best.cpu_seconds, 3),
             "tokens_per_second": round(tokens / best.seconds, 1),
             "peak_megabytes": round(best.peak / 1e6),
         }
     mine, other = sides["ours"][1], sides[peer][1]
     result["ratio"] = round(other.seconds / mine.seconds, 2)
+    result["median_ratio"] = round(median(other.every) / median(mine.every), 2)
     result["cpu_ratio"] = round(other.cpu_seconds / mine.cpu_seconds, 2)
     return result
 

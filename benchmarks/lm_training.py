@@ -2,12 +2,12 @@
 
 On TRL's side: its own ``GRPOTrainer.training_step`` and ``DPOTrainer.training_step`` (loss, and backward
 through accelerate), then the clipping and the AdamW step of its train loop. Only the generation of a batch is
-replaced: both sides get the same batch. Both train rank-16 LoRA on the seven
-projections of every layer in float32, without gradient checkpointing (TRL's default would be slower), with
-the clipped loss normalised over the step's tokens. ``loss_difference`` is that of the first steps. TRL
-computes every row whole. Ours computes the prompt of a group or of a pair once, forward and backward, and
-keeps logits for 64 positions at a time. The case ``all different`` has nothing to share: there both do the
-same products.
+replaced: both sides get the same batch. Both train rank-16 LoRA on the seven projections of every layer,
+without gradient checkpointing (TRL's default would be slower), with the clipped loss normalised over the
+step's tokens. With ``--dtype bfloat16`` both have base weights in bfloat16, TRL with its option ``bf16``.
+``loss_difference`` is that of the first steps. TRL computes every row whole. Ours computes the prompt of a
+group or of a pair once, forward and backward, and keeps logits for 64 positions at a time. The case ``all
+different`` has nothing to share: there both do the same products.
 ``reward`` trains with both whole loops (ours: sampler and learner) for equal wall time. With ``--quick`` the
 network is tiny and untrained, so it can learn little.
 
@@ -19,6 +19,9 @@ made this step no faster, so they are not used.
 The top-level ``ratio`` is that of the target case: GRPO, prompt 256, 64 new tokens, one group of 8.
 
     python benchmarks/lm_training.py [--quick] [--json FILE] [--model NAME] [--threads N] [--repeats N]
+                                     [--dtype bfloat16] [--cases target,all-different]
+
+``--cases`` names some of the cases (and ``reward``); by default all are measured.
 """
 
 from __future__ import annotations
@@ -117,17 +120,18 @@ def our_step(policy: Policy, case: Case, rows: list[TokenRow]) -> Callable[[], f
 # Theirs.
 
 
-def trainer(folder: Path, algorithm: str, scratch: Path, **more: Any) -> Any:
+def trainer(folder: Path, algorithm: str, scratch: Path, dtype: str = "float32", **more: Any) -> Any:
     import trl
     from datasets import Dataset
     from peft import LoraConfig
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype))
     lora = LoraConfig(r=RANK, lora_alpha=ALPHA, target_modules=PROJECTIONS, task_type="CAUSAL_LM")
     tokenizer = AutoTokenizer.from_pretrained(folder)
     common: dict[str, Any] = {
-        "output_dir": str(scratch), "use_cpu": True, "bf16": False, "report_to": [], "save_strategy": "no",
+        "output_dir": str(scratch), "use_cpu": True, "bf16": dtype == "bfloat16", "report_to": [],
+        "save_strategy": "no",
         "gradient_checkpointing": False, "learning_rate": RATE, "disable_tqdm": True, "max_grad_norm": 1.0,
         "adam_beta2": 0.95, "lr_scheduler_type": "constant", "logging_steps": 100_000,
     }  # fmt: skip
@@ -186,7 +190,8 @@ def their_step(
 
 def measure(policy: Policy, folder: Path, case: Case, repeats: int, scratch: Path) -> dict[str, Any]:
     rows = batch(policy, case)
-    mine, other = our_step(policy, case, rows), their_step(folder, case, rows, scratch)
+    mine = our_step(policy, case, rows)
+    other = their_step(folder, case, rows, scratch, dtype=policy.dtype)
     difference = abs(mine() - other())  # the first steps warm both up
     result = compare(mine, other, "trl", case.rows * (case.length + case.new), repeats)
     return {"case": str(case)} | result | {"loss_difference": float(f"{difference:.1e}")}
@@ -286,20 +291,26 @@ def reward_after(seconds: float, folder: Path, scratch: Path) -> dict[str, Any]:
 
 
 def main() -> None:
-    given = arguments("One optimiser step of GRPO and DPO beside TRL's.").parse_args()
+    parser = arguments("One optimiser step of GRPO and DPO beside TRL's.")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
+    parser.add_argument("--cases", help="names of cases, joined by commas, with - for spaces")
+    given = parser.parse_args()
+    wanted = given.cases.replace("-", " ").split(",") if given.cases else [*(c.name for c in CASES), "reward"]
     torch.set_num_threads(given.threads)
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
     with tempfile.TemporaryDirectory() as name:
         scratch = Path(name)
         folder, model = model_folder(given, scratch / "model")
-        policy = Policy.load(folder)
-        results = []
+        policy = Policy.load(folder, dtype=given.dtype)
+        found: dict[str, Any] = {"dtype": given.dtype, "cases": []}
         for case in CASES:
-            repeats = given.repeats if case is TARGET or given.quick else 1
-            results.append(measure(policy, folder, case, repeats, scratch))
-        reward = reward_after(5.0 if given.quick else 90.0, folder, scratch)
-    report("lm_training", model, given, results[0]["ratio"], {"cases": results, "reward": reward})
+            if case.name in wanted:
+                repeats = given.repeats if case is TARGET or given.cases or given.quick else 1
+                found["cases"].append(measure(policy, folder, case, repeats, scratch))
+        if "reward" in wanted:
+            found["reward"] = reward_after(5.0 if given.quick else 90.0, folder, scratch)
+    report("lm_training", model, given, found["cases"][0]["ratio"], found)
 
 
 if __name__ == "__main__":

@@ -144,11 +144,11 @@ def test_a_base_model_that_is_far_off_is_named_as_the_cause(made):
 
 @pytest.mark.parametrize(
     ("noise", "apart", "served"),
-    [(0.0, 0.0049, True), (0.0, 0.0051, False), (0.01, 0.099, True), (0.01, 0.101, False),
+    [(0.0, 0.00099, True), (0.0, 0.00101, False), (0.01, 0.099, True), (0.01, 0.101, False),
      (0.05, 0.199, True), (0.05, 0.201, False), (0.0, float("nan"), False)],
 )  # fmt: skip
 def test_the_limit_follows_the_rounding_of_the_base_model(noise, apart, served):
-    """By hand: 0.005 if the base is exact, else the larger of 0.1 and four times the base's distance."""
+    """By hand: 0.001 if the base is exact, else the larger of 0.1 and four times the base's distance."""
     stored = probe.Probe([1], probe.Expected([1], [-1.0]), probe.Expected([2], [-2.0]))
     if served:
         assert stored.check("a", [-1.0 - noise], [-2.0 - apart]) == pytest.approx(apart)

@@ -175,6 +175,23 @@ class FakeVllm:
 
     # Sampling.
 
+    def _options(self, body: dict[str, Any]) -> dict[str, Any]:
+        """The shaping that a request asks for, with vLLM's field names."""
+        from onward.lm.constrained import Grammar, GrammarCompiler
+
+        asked: dict[str, Any] = {name: body[name] for name in ("presence_penalty", "frequency_penalty")
+                                 if body.get(name)}  # fmt: skip
+        if body.get("logit_bias"):
+            asked["logit_bias"] = {int(token): value for token, value in body["logit_bias"].items()}
+        if body.get("stop"):
+            asked["stop_texts"] = body["stop"]
+        if body.get("structured_outputs"):
+            stop_ids = body.get("stop_token_ids") or ()
+            compiler = GrammarCompiler(self.policy.tokenizer, self.policy.shape.vocab, stop_ids)
+            schema = json.dumps(body["structured_outputs"]["json"])
+            asked["grammar"] = compiler(Grammar("json_schema", schema))
+        return asked
+
     def _choice(self, body: dict[str, Any]) -> dict[str, Any]:
         from onward.lm.sampler import Sampler, SampleRequest
 
@@ -186,7 +203,7 @@ class FakeVllm:
             SampleRequest(
                 "1", prompt, body["max_tokens"], temperature, body.get("top_p", 1.0),
                 body.get("top_k") or None, body.get("stop_token_ids") or (), adapter, body.get("seed"),
-                alternatives=body.get("logprobs") or 0, **_options(body),
+                alternatives=body.get("logprobs") or 0, **self._options(body),
             )
         )  # fmt: skip
         samples = []
@@ -214,7 +231,7 @@ class FakeVllm:
                 "token_logprobs": values,
                 "tokens": [self._name(body, token) for token in ids],
                 "top_logprobs": [self._top(body, prompt, adapter, temperature)] + [{}] * (len(ids) - 1)
-                if not _options(body) and len(ids) == 1
+                if not self._options(body) and len(ids) == 1
                 else [
                     {self._name(body, token): value for token, value in one}
                     for one in samples[0].alternatives or [[]] * len(ids)
@@ -269,21 +286,6 @@ class FakeVllm:
                 + "\n\n"
             )
         yield "data: [DONE]\n\n"
-
-
-def _options(body: dict[str, Any]) -> dict[str, Any]:
-    """The shaping that a request asks for, with vLLM's field names."""
-    from onward.lm.constrained import Grammar
-
-    asked: dict[str, Any] = {name: body[name] for name in ("presence_penalty", "frequency_penalty")
-                             if body.get(name)}  # fmt: skip
-    if body.get("logit_bias"):
-        asked["logit_bias"] = {int(token): value for token, value in body["logit_bias"].items()}
-    if body.get("stop"):
-        asked["stop_texts"] = body["stop"]
-    if body.get("structured_outputs"):
-        asked["grammar"] = Grammar("json_schema", json.dumps(body["structured_outputs"]["json"]))
-    return asked
 
 
 def _error(status: int, message: str, kind: str = "BadRequestError") -> JSONResponse:

@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
 
 from onward.cli import ConfigFile, DataDir, load_settings
 from onward.cli.models import models_app
 from onward.cli.output import AsJson, Table, facts, number, print_json, print_text, say
-from onward.errors import OnwardError
+from onward.config import ModelSettings
+from onward.errors import ConfigError, OnwardError
+from onward.lm.devices import Dtype
 from onward.lm.model_folder import ModelFolder, inspect
+from onward.lm.model_path import path_of
 from onward.memory import free_memory
 from onward.serving import base_models
 from onward.serving.engines.capabilities import ENGINES
 from onward.training.job.model_needs import gigabytes, needs
 
+_FORMATS = get_args(Dtype)
 _PURPOSES = {"serving": "to be served", "lora": "to train an adapter", "full": "to train all of its weights"}
 
 
 @models_app.command()
 def check(
     model: Annotated[str, typer.Argument(metavar="FOLDER|NAME", help="A folder, alias, tiny or smollm2.")],
+    dtype: Annotated[
+        str | None,
+        typer.Option(help=f"Number format to run in: {', '.join(_FORMATS)}. Default: model.dtype."),
+    ] = None,
     file: ConfigFile = None,
     data_dir: DataDir = None,
     as_json: AsJson = False,
@@ -32,12 +40,16 @@ def check(
     Reads no weights and needs no torch, so it takes a second. Exit code 2: it cannot be served here.
 
     onward models check /models/qwen
+    onward models check /models/qwen --dtype bfloat16
     onward models check smollm2 --json
     """
     settings = load_settings(file, data_dir)
+    chosen = settings.model.dtype if dtype is None else dtype
+    if chosen not in _FORMATS:
+        raise ConfigError(f"--dtype is {chosen[:40]!r}: give one of {', '.join(_FORMATS)}.")
     try:
         folder = base_models.resolve(model, settings.data_dir / "models", settings.models)
-        found = described(inspect(folder), settings.model.max_context, settings.model.engine)
+        found = described(inspect(folder), settings.model.model_copy(update={"dtype": chosen}))
     except OnwardError as error:
         if not as_json:
             raise
@@ -51,20 +63,23 @@ def check(
         raise typer.Exit(2)
 
 
-def described(model: ModelFolder, max_context: int, engine: str) -> dict[str, Any]:
+def described(model: ModelFolder, settings: ModelSettings) -> dict[str, Any]:
     """Returns the facts about a model that passed the check, what its engine offers, and whether it fits into
     free memory now."""
     free = free_memory()
     memory = {
         purpose: {"bytes": int(need.total), "fits": need.total <= free}
-        for purpose, need in needs(model, max_context=max_context).items()
+        for purpose, need in needs(
+            model, dtype=settings.dtype, path=settings.path, max_context=settings.max_context
+        ).items()
     }
-    fits, offered = memory["serving"]["fits"], ENGINES[engine]
+    fits, offered = memory["serving"]["fits"], ENGINES[settings.engine]
+    path = path_of(model.config, settings.path)
     return {
         "folder": str(model.folder),
         "family": model.family,
-        "path": model.path.name,
-        "path_reason": model.path.reason,
+        "path": path.name,
+        "path_reason": path.reason,
         "parameters": model.parameters,
         "dtype": model.dtype,
         "disk_bytes": model.disk_bytes,
@@ -73,8 +88,9 @@ def described(model: ModelFolder, max_context: int, engine: str) -> dict[str, An
         "template_shows_tools": model.chat.shows_tools,
         "template_opens_answer": model.chat.opens_answer,
         "end_of_turn": list(model.chat.end_of_turn),
-        "engine": {"name": engine, **asdict(offered), "trains": offered.trains},
+        "engine": {"name": settings.engine, **asdict(offered), "trains": offered.trains},
         "memory": memory,
+        "memory_dtype": "float32" if settings.dtype == "auto" else settings.dtype,
         "free_bytes": free,
         "servable": fits,
         "why": None if fits else f"serving needs more memory than the {gigabytes(free)} that are free",
@@ -112,7 +128,9 @@ def _show(found: dict[str, Any]) -> None:
         ),
         "",
     )
-    table = Table("what for", number("memory"), "fits here", title="Memory, estimated")
+    table = Table(
+        "what for", number("memory"), "fits here", title=f"Memory in {found['memory_dtype']}, estimated"
+    )
     for purpose, need in found["memory"].items():
         table.add_row(_PURPOSES[purpose], gigabytes(need["bytes"]), "yes" if need["fits"] else "no")
     print_text(table, f"{gigabytes(found['free_bytes'])} are free now.")

@@ -21,11 +21,10 @@ from onward.cli.train_display import Display, print_plan
 from onward.envs import registry
 from onward.envs.environment import LocalSource
 from onward.errors import ConfigError
-from onward.lm.adapter_files import refuse_other_targets
 from onward.lm.chat_files import json_object
 from onward.lm.model_folder import inspect
 from onward.lm.model_path import path_of
-from onward.lm.sizes import Sizes
+from onward.lm.sizes import NetworkSizes
 from onward.serving import base_models
 from onward.training.data import dataset
 from onward.training.job import estimate, local, shares
@@ -227,9 +226,11 @@ def _dry_run(prepared: local.PreparedRun, as_json: bool) -> None:
 def forecast(prepared: local.PreparedRun) -> dict[str, Any]:
     """Estimates a run before its start: ``{spec, parameters, trained, memory_bytes, seconds, data}``."""
     spec = prepared.spec
-    network = estimate.TINY if prepared.tiny_from is not None else Sizes.read(Path(spec.model_folder))
-    if spec.lora_targets is not None and not spec.full and _is_fast(prepared):
-        refuse_other_targets(network, spec.lora_targets)
+    network: NetworkSizes = estimate.TINY
+    if prepared.tiny_from is None:
+        network = inspect(Path(spec.model_folder)).sizes(spec.path)
+    if spec.lora_targets is not None and not spec.full:
+        network.refuse_other_targets(spec.lora_targets)
     rows, tokens = estimate.tokens_of(prepared.lines or [])
     load = _load_of(prepared, rows, tokens)
     memory = estimate.memory(spec, network, load)

@@ -28,6 +28,8 @@ OTHER_KINDS = (
     "fan_in_fan_out",
 )
 """Settings of peft that change the computation; an adapter with one of them is not served."""
+BY_PEFT = ("use_dora", "use_rslora", "rank_pattern", "alpha_pattern", "fan_in_fan_out")
+"""Those that an adapter may have where peft computes it."""
 
 
 @dataclass(frozen=True)
@@ -57,22 +59,13 @@ def shapes(
             f"An adapter of rank {rank} on layers {layers} is not possible: the rank must be "
             f"at least 1 and the layers among 0 to {sizes.layers - 1}."
         )
-    refuse_other_targets(sizes, targets)
+    sizes.refuse_other_targets(targets)
     found: dict[str, tuple[int, int]] = {}
     for layer in layers:
         for name, (rows, columns) in sizes.projections().items():
             if name in targets:
                 found |= {key(layer, name, "A"): (rank, columns), key(layer, name, "B"): (rows, rank)}
     return found
-
-
-def refuse_other_targets(sizes: Sizes, targets: Iterable[str]) -> None:
-    """Raises ConfigError for targets that are no linear layers of a block, and for none."""
-    chosen, possible = sorted(set(targets)), sizes.family.projections
-    if not chosen or not set(chosen) <= set(possible):
-        raise ConfigError(
-            f"An adapter on {chosen} is not possible: choose targets among {', '.join(possible)}."
-        )
 
 
 def read_config(folder: Path, allowed: Collection[str] = ()) -> dict[str, Any]:

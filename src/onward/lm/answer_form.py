@@ -45,22 +45,21 @@ class AnswerForm:
         )
 
     def grammar(
-        self, style: CallStyle, cannot_enforce: Callable[[Grammar], str], *, json_only: bool = False
+        self, style: CallStyle, compiled: Callable[[Grammar], object], *, json_only: bool = False
     ) -> Grammar:
-        """Returns the grammar of this form. ``cannot_enforce`` returns the reason for which a grammar cannot
-        be enforced, or an empty text. ``json_only``: the sampler knows JSON schemas alone. Raises
-        GrammarError."""
+        """Returns the grammar of this form. ``compiled`` raises GrammarError for one that cannot be enforced.
+        ``json_only``: the sampler knows JSON schemas alone. Raises GrammarError."""
         if self.content is not None:
             content = Grammar(self.kind, schema_source(self.content, "response_format", "response_format"))
-            self._require(content, cannot_enforce, "The schema of 'response_format'", "response_format")
+            self._require(content, compiled, "The schema of 'response_format'", "response_format")
             if not self.tools:
                 return content
-        arguments = {tool["function"]["name"]: self._arguments(tool, cannot_enforce) for tool in self.tools}
+        arguments = {tool["function"]["name"]: self._arguments(tool, compiled) for tool in self.tools}
         if json_only:
             return self._as_json(arguments)
         return Grammar("tool_calls", self._lark(style, arguments), "lark")
 
-    def _arguments(self, tool: dict[str, Any], cannot_enforce: Callable[[Grammar], str]) -> dict[str, Any]:
+    def _arguments(self, tool: dict[str, Any], compiled: Callable[[Grammar], object]) -> dict[str, Any]:
         """Returns the schema of a tool's arguments. One that is not strict, and that cannot be enforced, is
         any object, as a schema that is not strict is a wish."""
         function = tool["function"]
@@ -68,7 +67,7 @@ class AnswerForm:
         where = f"The schema of the tool {function['name']!r}"
         try:
             grammar = Grammar("json_schema", schema_source(schema, where, "tools"))
-            self._require(grammar, cannot_enforce, where, "tools")
+            self._require(grammar, compiled, where, "tools")
         except GrammarError:
             if function.get("strict"):
                 raise
@@ -76,9 +75,12 @@ class AnswerForm:
         return closed(schema)
 
     @staticmethod
-    def _require(grammar: Grammar, cannot_enforce: Callable[[Grammar], str], where: str, part: str) -> None:
-        if problem := cannot_enforce(grammar):
-            raise GrammarError(f"{where} cannot be enforced: {problem}. Change that part of it", part)
+    def _require(grammar: Grammar, compiled: Callable[[Grammar], object], where: str, part: str) -> None:
+        try:
+            compiled(grammar)
+        except GrammarError as error:
+            problem = f"{where} cannot be enforced: {error}. Change that part of it"
+            raise GrammarError(problem, part) from None
 
     def _lark(self, style: CallStyle, arguments: dict[str, dict[str, Any]]) -> str:
         name_key, value_key = _KEYS.get(style, ("name", "arguments"))

@@ -8,14 +8,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from onward.lm.constrained import GrammarCompiler, MakeConstraint
 from onward.lm.draw import draw
 from onward.lm.request import Alternatives, Sample, SampleRequest
 from onward.lm.shaping import Shaping, shape_
@@ -56,16 +55,20 @@ class Answer:
     def finished(self, reason: str) -> Sample:
         return Sample(self.request.request_id, self.token_ids, self.logprobs, reason, self.alternatives)
 
+    def orphaned(self) -> Sample:
+        """Returns the end of an answer whose adapter was removed."""
+        error = (
+            f"Adapter {self.request.adapter!r} was removed before request {self.request.request_id!r} was "
+            f"answered: load it again and repeat the request."
+        )
+        return replace(self.finished("error"), error=error)
+
 
 class Openings:
     """Checks requests and gives their answers random numbers, shaping and stop strings."""
 
-    def __init__(
-        self, policy: LanguageModel, max_context: int, make_constraint: MakeConstraint | None = None
-    ) -> None:
-        """``make_constraint``: makes the constraints of grammars; None: llguidance, at the first of them."""
+    def __init__(self, policy: LanguageModel, max_context: int) -> None:
         self._policy, self._max_context = policy, max_context
-        self._make_constraint = make_constraint
         self._fresh = np.random.SeedSequence()
 
     def open(self, answer: Answer) -> None:
@@ -79,10 +82,7 @@ class Openings:
         generator = np.random.Generator(np.random.Philox(seed))
         answer.uniforms = generator.random(request.max_new_tokens, dtype=np.float32)
         if request.shapes_logits:
-            if self._make_constraint is None and request.grammar is not None:
-                vocab = self._policy.shape.vocab
-                self._make_constraint = GrammarCompiler(self._policy.tokenizer, vocab, request.stop_ids)
-            answer.shaping = Shaping(request, self._make_constraint)
+            answer.shaping = Shaping(request)
         if request.stop_texts:
             answer.ending = StopText(self._policy.tokenizer, request.stop_texts)
 
@@ -93,18 +93,12 @@ AnAnswer = TypeVar("AnAnswer", bound=Answer)
 class AnswerQueue(ABC, Generic[AnAnswer]):
     """Waiting answers of a sampler, in order of arrival, beside those that run in its batch."""
 
-    def __init__(
-        self,
-        policy: LanguageModel,
-        max_batch: int = 64,
-        max_context: int = 2048,
-        make_constraint: MakeConstraint | None = None,
-    ) -> None:
-        """``make_constraint`` as in ``Openings``."""
+    def __init__(self, policy: LanguageModel, max_batch: int = 64, max_context: int = 2048) -> None:
+        self._model = policy
         self.max_batch = max_batch
         self.max_context = min(max_context, policy.shape.max_positions)
         self._waiting: deque[AnAnswer] = deque()
-        self._openings = Openings(policy, self.max_context, make_constraint)
+        self._openings = Openings(policy, self.max_context)
 
     @abstractmethod
     def _running(self) -> Iterable[AnAnswer]:
@@ -148,6 +142,14 @@ class AnswerQueue(ABC, Generic[AnAnswer]):
         finished one."""
         answer = _of_request(self._running(), request_id)
         return ([], [], []) if answer is None else (answer.token_ids, answer.logprobs, answer.alternatives)
+
+    def _end_orphans(self) -> list[Sample]:
+        """Ends waiting answers whose adapter was removed; all others go on."""
+        known = {None, *self._model.adapters}
+        orphans = [answer for answer in self._waiting if answer.request.adapter not in known]
+        for answer in orphans:
+            self._waiting.remove(answer)
+        return [answer.orphaned() for answer in orphans]
 
     def _begin_again(self, answers: Sequence[AnAnswer]) -> None:
         """Puts answers back at the head of the queue, without what was drawn for them."""

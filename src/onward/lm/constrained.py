@@ -1,7 +1,8 @@
 """Constraints on an answer: a grammar, and a mask of the tokens that it allows next.
 
-``Constraint`` is all that a sampler knows. ``GrammarCompiler`` makes constraints with llguidance, which
-parses the text byte by byte, so a token may begin and end anywhere in it.
+A request carries a ``CompiledGrammar``, and a sampler begins a ``Constraint`` of it for each answer.
+``GrammarCompiler`` compiles with llguidance, which parses the text byte by byte, so a token may begin and end
+anywhere in it.
 
 Invariants: the end of the turn is allowed only where the grammar accepts. A mask leaves at
 least one token.
@@ -13,8 +14,8 @@ import hashlib
 import json
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
@@ -77,14 +78,16 @@ class Constraint(Protocol):
         ...
 
 
-class MakeConstraint(Protocol):
-    def __call__(self, grammar: Grammar) -> Constraint:
-        """Returns a constraint at its beginning. Raises GrammarError."""
-        ...
+@dataclass(frozen=True, kw_only=True)
+class CompiledGrammar(Grammar):
+    """A grammar that was compiled for one tokenizer."""
+
+    begin: Callable[[], Constraint] = field(repr=False, compare=False)
+    """Returns a constraint at the beginning of an answer. Any thread may call it."""
 
 
 class GrammarCompiler:
-    """Makes constraints for one tokenizer with llguidance. Any thread may call it."""
+    """Compiles grammars for one tokenizer with llguidance. Any thread may call it."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, vocab: int, stop_ids: Sequence[int]) -> None:
         import llguidance.hf
@@ -94,7 +97,8 @@ class GrammarCompiler:
         self._compiled: OrderedDict[Grammar, LLMatcher] = OrderedDict()  # last: used last
         self._lock = threading.Lock()
 
-    def __call__(self, grammar: Grammar) -> Constraint:
+    def __call__(self, grammar: Grammar) -> CompiledGrammar:
+        """Returns the grammar, compiled. Raises GrammarError."""
         with self._lock:
             known = self._compiled.get(grammar)
         if known is None:
@@ -104,7 +108,9 @@ class GrammarCompiler:
             self._compiled.move_to_end(grammar)
             while len(self._compiled) > _COMPILED:
                 self._compiled.popitem(last=False)
-        return _Matching(known.deep_copy())
+        return CompiledGrammar(
+            grammar.kind, grammar.source, grammar.form, begin=lambda: _Matching(known.deep_copy())
+        )
 
     def _compile(self, grammar: Grammar) -> LLMatcher:
         from llguidance import LLMatcher, LLParserLimits

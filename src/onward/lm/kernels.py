@@ -218,8 +218,10 @@ def soft_cap(x: Tensor, cap: float) -> Tensor:
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float, cap: float | None) -> Tensor:
-    """softmax(cap(q·kᵀ · scale) + mask)·v over the last two dimensions; a ``cap`` stores all scores."""
+    """softmax(cap(q·kᵀ · scale) + mask)·v over the last two dimensions; a ``cap`` stores all scores. They are
+    float32 in half precision: near a cap of 50, bfloat16 has steps of a quarter."""
     if cap is None:
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
-    scores = soft_cap(torch.matmul(q, k.transpose(-1, -2)) * scale, cap) + mask
-    return torch.matmul(scores.softmax(-1, dtype=torch.float32).to(v.dtype), v)
+    exact = torch.promote_types(q.dtype, torch.float32)
+    scores = soft_cap(torch.matmul(q.to(exact), k.to(exact).transpose(-1, -2)) * scale, cap) + mask
+    return torch.matmul(scores.softmax(-1).to(v.dtype), v)

@@ -14,6 +14,7 @@ from torch import Tensor
 from onward.errors import ConflictError, NotFoundError
 from onward.lm.packing import Wanted, split_by_tokens
 from onward.lm.sizes import folder_digest
+from onward.lm.tokenizer import load_tokenizer
 from onward.lm.tokens import TokenRow
 
 if TYPE_CHECKING:
@@ -55,9 +56,7 @@ class LoadedModel(ABC, Generic[AnAdapter]):
 
     @cached_property
     def tokenizer(self) -> PreTrainedTokenizerBase:
-        from transformers import AutoTokenizer
-
-        return AutoTokenizer.from_pretrained(self.folder, local_files_only=True, trust_remote_code=False)
+        return load_tokenizer(self.folder)
 
     @cached_property
     def base_digest(self) -> str:

@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from onward.errors import ConfigError
+from onward.lm.any_model.stored_sizes import EMBEDDING, LAYER, StoredSizes
 from onward.lm.chat_files import ChatFiles, json_object, read_chat_files
 from onward.lm.families.table import FAMILIES, completed
-from onward.lm.model_path import ModelPath, expected_tensors, path_of
-from onward.lm.sizes import Sizes
+from onward.lm.model_path import AskedPath, ModelPath, expected_tensors, path_of
+from onward.lm.sizes import NetworkSizes, Sizes
 from onward.lm.weight_files import Stored, stored_tensors
 
 _OTHER_INPUTS = {
@@ -26,9 +27,6 @@ _OTHER_INPUTS = {
 }  # fmt: skip
 """Entries of a configuration that a model with more than text has."""
 _CAUSAL = re.compile(r"ForCausalLM|LMHead")
-_LAYER = re.compile(r"(?:^|\.)(?:layers|layer|h|blocks)\.(\d+)\.")
-_EMBEDDING = re.compile(r"(?:emb\w*|(?:^|\.)(?:wte|w))\.weight$")
-"""Ends of names: embed_tokens (Llama), embeddings (Mamba), tokens_embed (GPT), wte (GPT-2), w (CTRL) …"""
 
 
 @dataclass(frozen=True)
@@ -53,6 +51,12 @@ class ModelFolder:
             self.tensors.get("lm_head.weight") if completed(self.config)[1]["tie_word_embeddings"] else None
         )
         return sum(one.count for one in self.tensors.values()) - (again.count if again else 0)
+
+    def sizes(self, path: AskedPath = "auto") -> NetworkSizes:
+        """Returns the sizes of the network for estimates, on the path that it runs by."""
+        if path_of(self.config, path).name == "fast":
+            return Sizes.from_config(self.config)
+        return StoredSizes.of(self.config, self.tensors, self.parameters)
 
     @property
     def dtype(self) -> str:
@@ -146,10 +150,10 @@ def _refuse_other_tensors(folder: Path, config: Mapping[str, Any], tensors: Mapp
                 f"The tensor {name!r} in {folder} has shape {tensors[name].shape}, and config.json says "
                 f"{shape}: config and weights are of two models."
             )
-    layers = {int(found[1]) for name in tensors if (found := _LAYER.search(name))}
+    layers = {int(found[1]) for name in tensors if (found := LAYER.search(name))}
     wanted = config.get("num_hidden_layers", config.get("n_layer"))
     # More layers are no error: some folders have a layer that predicts further tokens and is not loaded.
-    if not any(map(_EMBEDDING.search, tensors)) or (type(wanted) is int and len(layers) < wanted):
+    if not any(map(EMBEDDING.search, tensors)) or (type(wanted) is int and len(layers) < wanted):
         first = min(tensors, default="none")
         raise ConfigError(
             f"The weights in {folder} ({len(tensors)} tensors, the first is {first!r}) are not those of a "

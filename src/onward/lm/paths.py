@@ -9,7 +9,6 @@ from onward.lm.any_model.loading import parameters_of_files
 from onward.lm.any_model.policy import AnyPolicy
 from onward.lm.any_model.sampler import AnySampler
 from onward.lm.chat_files import json_object
-from onward.lm.constrained import MakeConstraint
 from onward.lm.model import LanguageModel, TokenSampler
 from onward.lm.model_path import AskedPath, ModelPath, path_of
 from onward.lm.policy import Policy
@@ -48,19 +47,12 @@ def sampler(
     max_context: int = 2048,
     *,
     prefix_cache_bytes: int = 512 << 20,
-    make_constraint: MakeConstraint | None = None,
 ) -> TokenSampler:
     """Returns a sampler for ``policy``; only that of our own forward stores prefixes."""
     if isinstance(policy, Policy):
-        return Sampler(
-            policy,
-            max_batch,
-            max_context,
-            prefix_cache_bytes=prefix_cache_bytes,
-            make_constraint=make_constraint,
-        )
+        return Sampler(policy, max_batch, max_context, prefix_cache_bytes=prefix_cache_bytes)
     assert isinstance(policy, AnyPolicy)
-    return AnySampler(policy, max_batch, max_context, make_constraint=make_constraint)
+    return AnySampler(policy, max_batch, max_context)
 
 
 def described(policy: LanguageModel) -> str:

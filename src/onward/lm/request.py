@@ -40,7 +40,8 @@ class SampleRequest:
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     """Token → a number that is added to its logit."""
     grammar: Grammar | None = None
-    """The answer is a text of this language; log-probs are renormalised over the allowed tokens."""
+    """The answer is a text of this language; log-probs are renormalised over the allowed tokens. A sampler of
+    this process needs a ``CompiledGrammar``; a server compiles it itself."""
     stop_texts: Sequence[str] = ()
     """The answer ends with the token that completes one of these. The token is part of the answer."""
     alternatives: int = 0
@@ -103,6 +104,8 @@ class Sample:
     token_ids: list[int]
     logprobs: list[float]
     finish_reason: str
-    """``stop`` or ``length``."""
+    """``stop``, ``length``, or ``error`` for an answer that could not be completed."""
     alternatives: list[Alternatives] = field(default_factory=list)
     """One entry for each token if the request asked for alternatives, else empty."""
+    error: str = ""
+    """A sentence: the reason why the answer could not be completed, and what to do."""

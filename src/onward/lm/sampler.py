@@ -17,7 +17,6 @@ from torch import Tensor
 from onward.lm.answers import Answer, AnswerQueue, draw_next
 from onward.lm.attention import decode_attend, prompt_attend
 from onward.lm.cache import PrefixStore, SlotCache, shared
-from onward.lm.constrained import MakeConstraint
 from onward.lm.kernels import product, soft_cap
 from onward.lm.network import Segment, final_norm, run_layers
 from onward.lm.packing import split_by_tokens
@@ -56,10 +55,8 @@ class Sampler(AnswerQueue[_Row]):
         max_context: int = 2048,
         *,
         prefix_cache_bytes: int = 512 << 20,
-        make_constraint: MakeConstraint | None = None,
     ) -> None:
-        """``make_constraint``: makes the constraints of grammars; None: llguidance, at the first of them."""
-        super().__init__(policy, max_batch, max_context, make_constraint)
+        super().__init__(policy, max_batch, max_context)
         self.policy = policy
         self.computed_prompt_tokens = 0  # prompt tokens not found in a cache
         self._cache = SlotCache(policy.shape, policy.device, policy.weights.embedding.dtype)
@@ -80,13 +77,15 @@ class Sampler(AnswerQueue[_Row]):
     @torch.inference_mode()
     def step(self) -> list[Sample]:
         """Admits waiting requests, decodes one token for every running row, returns the finished answers.
-        After a change of the base weights, running rows begin again with the new ones."""
+        After a change of the base weights, running rows begin again with the new ones. A row whose adapter
+        was removed before it could begin is finished with reason ``error``."""
         done: list[Sample] = []
         if self._watch.changed(self.policy.weights.tensors()):
             self._store.keep_only([])
             self._begin_again(self._rows)
             self._rows, self._groups = [], []
         self.policy.weights.pack()
+        done += self._end_orphans()
         if self._waiting and len(self._rows) < self.max_batch:
             self._admit(done)
         if self._rows:

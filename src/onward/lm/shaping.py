@@ -13,19 +13,24 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from onward.lm.constrained import MakeConstraint
+from onward.errors import OnwardError
+from onward.lm.constrained import CompiledGrammar
 from onward.lm.request import SampleRequest
 
 
 class Shaping:
     """The shaping of one answer in progress."""
 
-    def __init__(self, request: SampleRequest, make_constraint: MakeConstraint | None = None) -> None:
-        """``make_constraint`` is needed if the request has a grammar. Raises GrammarError."""
+    def __init__(self, request: SampleRequest) -> None:
+        """Raises OnwardError for a grammar that is not compiled."""
         self.constraint = None
         if request.grammar is not None:
-            assert make_constraint is not None
-            self.constraint = make_constraint(request.grammar)
+            if not isinstance(request.grammar, CompiledGrammar):
+                raise OnwardError(
+                    f"Request {request.request_id!r} has a grammar that is not compiled: give the result of "
+                    f"a GrammarCompiler."
+                )
+            self.constraint = request.grammar.begin()
         self._presence, self._frequency = request.presence_penalty, request.frequency_penalty
         self._bias = request.logit_bias
         self._drawn: Counter[int] = Counter()

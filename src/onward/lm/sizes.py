@@ -7,13 +7,50 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from onward.errors import ConfigError
 from onward.lm.families.table import LLAMA, Family, completed
+
+
+class NetworkSizes(Protocol):
+    """Numbers of a network for the estimates of a run."""
+
+    is_fast: bool
+    """True if our own forward computes it."""
+
+    @property
+    def parameters(self) -> int: ...
+    @property
+    def vocab(self) -> int: ...
+    @property
+    def hidden(self) -> int: ...
+    @property
+    def layers(self) -> int: ...
+    @property
+    def block(self) -> int:
+        """Weights of a block that each token is multiplied with."""
+        ...
+
+    @property
+    def cached_values(self) -> int:
+        """Values per token in a cache of keys and values."""
+        ...
+
+    def kept_values(self, rank: int) -> int:
+        """Returns the number of values that a block stores per token for its backward pass."""
+        ...
+
+    def lora_parameters(self, rank: int, layers: Collection[int], targets: Iterable[str] | None) -> int:
+        """Counts the parameters of an adapter. Targets that only another family has are not counted."""
+        ...
+
+    def refuse_other_targets(self, targets: Iterable[str]) -> None:
+        """Raises ConfigError for targets that are no linear layers of a block."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -29,6 +66,7 @@ class Sizes:
     family: Family = LLAMA
     biased: frozenset[str] = frozenset()
     """Matrices of a layer whose projections have a bias: qkv, out, gate_up, down."""
+    is_fast = True
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], **more: Any) -> Self:
@@ -99,6 +137,26 @@ class Sizes:
             self.head_dim * (1 if per_head else self.heads),
             self.head_dim * (1 if per_head else self.kv_heads),
         )
+
+    @property
+    def cached_values(self) -> int:
+        return 2 * self.layers * self.kv_heads * self.head_dim
+
+    def kept_values(self, rank: int) -> int:
+        heads = (2 * self.heads + 2 * self.kv_heads) * self.head_dim
+        return 6 * self.hidden + 2 * heads + 4 * self.intermediate + 14 * rank
+
+    def lora_parameters(self, rank: int, layers: Collection[int], targets: Iterable[str] | None) -> int:
+        sizes = self.projections()
+        chosen = [sizes[name] for name in (sizes if targets is None else targets) if name in sizes]
+        return len(layers) * rank * sum(a + b for a, b in chosen)
+
+    def refuse_other_targets(self, targets: Iterable[str]) -> None:
+        chosen, possible = sorted(set(targets)), self.family.projections
+        if not chosen or not set(chosen) <= set(possible):
+            raise ConfigError(
+                f"An adapter on {chosen} is not possible: choose targets among {', '.join(possible)}."
+            )
 
     @property
     def parameters(self) -> int:

@@ -26,8 +26,11 @@ from onward.config import Settings
 from onward.errors import ConfigError, ConflictError, NotFoundError
 from onward.ids import new_id
 from onward.lm import adapter_files
+from onward.lm.any_model.stored_sizes import refuse_misfit
+from onward.lm.chat_files import json_object
+from onward.lm.model_path import AskedPath, path_of
 from onward.lm.sizes import Sizes, folder_digest
-from onward.lm.weight_files import read_header
+from onward.lm.weight_files import read_header, stored_tensors
 from onward.release.commands import refuse_if_busy, requested_record
 from onward.release.record import Model, ReleaseRecord, Releases
 from onward.serving import base_models
@@ -47,8 +50,11 @@ _EXPONENT: dict[str, tuple[str, int]] = {
 """Format → (unsigned integer of its width, bits that are all set in NaN and infinity alone)."""
 
 
-def stage(folder: Path, base: Path, out: Path, trust: Trust | None = None) -> checkpoints.Manifest:
-    """Copies the adapter in ``folder`` to ``out``, with a manifest, if it fits the base model in ``base``.
+def stage(
+    folder: Path, base: Path, out: Path, trust: Trust | None = None, path: AskedPath = "auto"
+) -> checkpoints.Manifest:
+    """Copies the adapter in ``folder`` to ``out``, with a manifest, if it fits the base model in ``base``,
+    which runs by ``path``.
 
     ``folder`` is a peft adapter, a checkpoint of Onward, or the folder of a run with one. A signature in it
     is verified by ``trust``. Raises ConfigError, NotFoundError, TamperedError.
@@ -59,7 +65,9 @@ def stage(folder: Path, base: Path, out: Path, trust: Trust | None = None) -> ch
         )
     inner = folder / "checkpoint"
     source = inner if (inner / adapter_files.CONFIG).is_file() else folder
-    config = adapter_files.read_config(source)
+    network = json_object(base / "config.json")
+    is_fast = path_of(network, path).name == "fast"
+    config = adapter_files.read_config(source, () if is_fast else adapter_files.BY_PEFT)
     base_digest = folder_digest(base)
     metrics: dict[str, Any] = {}
     if (source / checkpoints.MANIFEST).is_file():
@@ -69,19 +77,22 @@ def stage(folder: Path, base: Path, out: Path, trust: Trust | None = None) -> ch
     out.mkdir()
     for name in checkpoints.ADAPTER_FILES:
         shutil.copyfile(source / name, out / name)
-    path = out / adapter_files.TENSORS
-    tensors, start = read_header(path)
+    stored = out / adapter_files.TENSORS
+    tensors, start = read_header(stored)
     if not tensors:
         raise ConfigError(f"The adapter in {source} has no tensors, so it changes nothing: train it first.")
     sizes = {name: tuple(entry["shape"]) for name, entry in tensors.items()}
-    adapter_files.layout(config, sizes, Sizes.read(base), source)
+    if is_fast:
+        adapter_files.layout(config, sizes, Sizes.read(base), source)
+    else:
+        refuse_misfit(config, sizes, stored_tensors(base), source)
     for name, entry in tensors.items():
         if entry["dtype"] not in _EXPONENT:
             raise ConfigError(
                 f"The adapter in {source} has {name!r} in format {entry['dtype']}: expected one of "
                 f"{', '.join(_EXPONENT)}."
             )
-        if not _is_finite(path, entry, start):
+        if not _is_finite(stored, entry, start):
             raise adapter_files.bad_tensor(source, name, sizes[name], sizes[name])
     made = checkpoints.write_manifest(out, job_id=new_id(), epoch=1, base_digest=base_digest, metrics=metrics)
     return verify_adapter(out, made.adapter_digest)
@@ -110,7 +121,7 @@ async def add_adapter(
         staged = Path(scratch) / "adapter"
         # none is needed: who adds an adapter signs it; but a wrong one must not become a right one
         trust = replace(Trust.from_settings(settings), required=False)
-        manifest = await asyncio.to_thread(stage, folder, base, staged, trust)
+        manifest = await asyncio.to_thread(stage, folder, base, staged, trust, settings.model.path)
         model_id = await _free_name(releases, name, folder, manifest, settings)
         commit = await checkpoints.store(objects, staged, manifest, key)
     model = Model(

@@ -60,6 +60,29 @@ def test_the_limits_of_the_chosen_engine_are_shown(good: Path, tmp_path: Path) -
     }  # fmt: skip
 
 
+def test_memory_is_that_of_the_number_format_and_the_path_of_the_run(good: Path, tmp_path: Path) -> None:
+    """By default those of the settings. Weights of 2 bytes in place of 4; no second copy without our pass."""
+    file = tmp_path / "onward.toml"
+    file.write_text('[model]\ndtype = "bfloat16"\npath = "transformers"\n')
+    asked = {
+        "": ("float32", "auto"),
+        "--dtype bfloat16": ("bfloat16", "auto"),
+        f"--config {file}": ("bfloat16", "transformers"),
+        f"--config {file} --dtype auto": ("float32", "transformers"),
+    }
+    for options, (dtype, path) in asked.items():
+        _, text = run_command(f"onward models check {good} --dir {tmp_path} --json {options}")
+        found, expected = json.loads(text), model_needs.needs(inspect(good), dtype=dtype, path=path)  # type: ignore[arg-type]
+        assert found["memory_dtype"] == dtype
+        assert found["path"] == ("fast" if path == "auto" else path)
+        for purpose, need in expected.items():
+            assert found["memory"][purpose]["bytes"] == int(need.total)
+    _, text = run_command(f"onward models check {good} --dir {tmp_path} --dtype bfloat16")
+    assert "Memory in bfloat16, estimated" in text
+    code, text = run_command(f"onward models check {good} --dir {tmp_path} --dtype int8")
+    assert (code, text) == (2, "--dtype is 'int8': give one of auto, float32, bfloat16, float16.\n")
+
+
 def test_an_alias_of_the_settings_is_checked(good: Path, tmp_path: Path) -> None:
     file = tmp_path / "onward.toml"
     file.write_text(f'[models.aliases]\n"qwen2.5-32b-instruct" = "{good}"\n')

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import any_networks
 import pytest
 from docs_blocks import run_command
 from model_folders import good_model
@@ -142,6 +143,22 @@ def test_a_dry_run_tells_everything_and_writes_nothing(tmp_path: Path) -> None:
     assert code == 0
     assert "Would train tiny" in output and "environment.steps" in output
     assert "Memory: about" in output and "Time: about" in output
+
+
+def test_a_dry_run_knows_a_network_that_transformers_computes(tmp_path: Path, model: Path) -> None:
+    """GPT-2: 2 blocks of 12 · 48² weights with biases and norms, 300 and 256 rows of 48 before them. By
+    default the upper block is adapted: c_attn (48 + 144), c_proj (48 + 48, 192 + 48), c_fc (48 + 192)."""
+    folder = any_networks.build("gpt2", tmp_path / "gpt2", model)
+    line = f"onward train --algorithm dpo --data pairs.jsonl --model {folder} --lora-rank 4 --dry-run"
+    code, output = run_command(f"{line} --json")
+    told = json.loads(output)
+    assert code == 0
+    block = 12 * 48 * 48 + (3 + 1 + 4 + 1) * 48 + 4 * 48
+    assert told["parameters"] == (300 + 256) * 48 + 2 * block + 2 * 48
+    assert told["trained"] == 4 * (48 + 144 + 48 + 48 + 192 + 48 + 48 + 192)
+    assert told["memory_bytes"]["total"] > told["memory_bytes"]["weights"] == 4 * told["parameters"]
+    code, output = run_command(f"{line} --lora-targets q_proj")
+    assert code == 2 and "choose targets among c_attn, c_fc, c_proj." in output
 
 
 def test_tasks_of_the_data_are_held_out_and_the_end_says_what_was_found(tmp_path: Path) -> None:

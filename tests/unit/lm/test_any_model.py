@@ -258,7 +258,7 @@ def test_rows_begin_again_when_their_adapter_changes(made: Made) -> None:
     assert found[0].logprobs[0] != pytest.approx(first, abs=1e-4)
 
 
-def test_rows_of_a_removed_adapter_end_and_the_others_go_on(made: Made) -> None:
+def test_rows_of_a_removed_adapter_end_with_an_error_and_the_others_go_on(made: Made) -> None:
     """Both of those that run and the one that waits behind them."""
     policy = AnyPolicy.load(made("gpt2"))
     noisy(policy, "x")
@@ -279,7 +279,9 @@ def test_rows_of_a_removed_adapter_end_and_the_others_go_on(made: Made) -> None:
     for name, tokens in (("x", 2), ("late", 0), ("y", 6), ("base", 6)):
         assert found[name].token_ids == expected[name].token_ids[:tokens]
         assert found[name].logprobs == pytest.approx(expected[name].logprobs[:tokens], abs=1e-5)
-        assert found[name].finish_reason == "length"
+        lost = name in ("x", "late")
+        assert found[name].finish_reason == ("error" if lost else "length")
+        assert ("Adapter 'x' was removed" in found[name].error) is lost
 
 
 def test_a_cancelled_request_leaves_the_others_as_they_were(made: Made) -> None:

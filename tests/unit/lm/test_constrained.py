@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import jsonschema
@@ -17,7 +16,7 @@ from onward.lm import constrained
 from onward.lm.answer_form import AnswerForm, CallStyle
 from onward.lm.answers import Answer, draw_next
 from onward.lm.chat import Chat
-from onward.lm.constrained import Grammar, GrammarCompiler, GrammarError, closed
+from onward.lm.constrained import CompiledGrammar, Grammar, GrammarCompiler, GrammarError, closed
 from onward.lm.policy import Policy
 from onward.lm.request import Sample, SampleRequest
 from onward.lm.sampler import Sampler
@@ -50,6 +49,16 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> Policy:
 @pytest.fixture(scope="module")
 def chat(policy: Policy) -> Chat:
     return Chat(policy.tokenizer)
+
+
+@pytest.fixture(scope="module")
+def compiler(policy: Policy, chat: Chat) -> GrammarCompiler:
+    return GrammarCompiler(policy.tokenizer, policy.shape.vocab, chat.stop_ids)
+
+
+@pytest.fixture(scope="module")
+def person(compiler: GrammarCompiler) -> CompiledGrammar:
+    return compiler(Grammar("json_schema", json.dumps(PERSON)))
 
 
 class Trie:
@@ -111,13 +120,14 @@ def test_the_bytes_of_tokens_spell_the_text(policy: Policy) -> None:
     assert spelled.decode() == policy.tokenizer.decode(ids, skip_special_tokens=True)
 
 
-def test_llguidances_masks_equal_those_of_the_trie_where_the_text_is_open(policy: Policy, chat: Chat) -> None:
+def test_llguidances_masks_equal_those_of_the_trie_where_the_text_is_open(
+    policy: Policy, chat: Chat, compiler: GrammarCompiler
+) -> None:
     """Where the next bytes are certain, llguidance allows only the tokenizer's own token for them."""
-    compiled = GrammarCompiler(policy.tokenizer, policy.shape.vocab, chat.stop_ids)
-    grammar = Grammar("json_schema", json.dumps({"enum": [json.loads(text) for text in TEXTS]}))
+    grammar = compiler(Grammar("json_schema", json.dumps({"enum": [json.loads(text) for text in TEXTS]})))
     names, steps, opened = names_of(policy), 0, 0
     for sample in drawn(Sampler(policy, 32), chat, 12, grammar=grammar):
-        ours, oracle = compiled(grammar), Trie(TEXTS, names, chat.stop_ids)
+        ours, oracle = grammar.begin(), Trie(TEXTS, names, chat.stop_ids)
         for token in sample.token_ids:
             mask = np.zeros((policy.shape.vocab + 31) // 32, dtype=np.int32)
             ours.mask(mask)
@@ -134,9 +144,9 @@ def test_llguidances_masks_equal_those_of_the_trie_where_the_text_is_open(policy
 
 def test_a_masked_draw_is_renormalised_over_what_the_trie_allows(policy: Policy, chat: Chat) -> None:
     names = names_of(policy)
-    sampler = Sampler(policy, 8, make_constraint=lambda grammar: Trie(TEXTS, names, chat.stop_ids))
+    grammar = CompiledGrammar("json_schema", "{}", begin=lambda: Trie(TEXTS, names, chat.stop_ids))
     prompt = chat.render([{"role": "user", "content": "Who?"}])
-    for sample in drawn(sampler, chat, 4, grammar=Grammar("json_schema", "{}")):
+    for sample in drawn(Sampler(policy, 8), chat, 4, grammar=grammar):
         assert chat.text(sample.token_ids) in TEXTS
         oracle = Trie(TEXTS, names, chat.stop_ids)
         for place, token in enumerate(sample.token_ids):
@@ -150,17 +160,20 @@ def test_a_masked_draw_is_renormalised_over_what_the_trie_allows(policy: Policy,
             oracle.advance(token)
 
 
-def test_every_answer_is_valid_at_a_high_temperature_over_many_seeds(policy: Policy, chat: Chat) -> None:
-    samples = drawn(Sampler(policy, 64), chat, 64, grammar=Grammar("json_schema", json.dumps(PERSON)))
+def test_every_answer_is_valid_at_a_high_temperature_over_many_seeds(
+    policy: Policy, chat: Chat, person: CompiledGrammar
+) -> None:
+    samples = drawn(Sampler(policy, 64), chat, 64, grammar=person)
     assert {sample.finish_reason for sample in samples} == {"stop"}
     for sample in samples:
         jsonschema.validate(json.loads(chat.text(sample.token_ids)), PERSON)
         assert sample.token_ids[-1] == chat.end_of_turn
 
 
-def test_an_answer_at_its_limit_inside_the_grammar_ends_with_length(policy: Policy, chat: Chat) -> None:
-    grammar = Grammar("json_schema", json.dumps(PERSON))
-    (sample,) = drawn(Sampler(policy, 4), chat, 1, grammar=grammar, max_new_tokens=5)
+def test_an_answer_at_its_limit_inside_the_grammar_ends_with_length(
+    policy: Policy, chat: Chat, person: CompiledGrammar
+) -> None:
+    (sample,) = drawn(Sampler(policy, 4), chat, 1, grammar=person, max_new_tokens=5)
     assert sample.finish_reason == "length" and len(sample.token_ids) == 5
 
 
@@ -171,10 +184,10 @@ def _tool(name: str, parameters: dict[str, Any] = PERSON, *, strict: bool = Fals
 @pytest.mark.parametrize("style", ["words", "blocks", "arguments", "parameters"])
 @pytest.mark.parametrize("parallel", [True, False])
 def test_forced_calls_are_read_as_calls_in_every_style(
-    policy: Policy, chat: Chat, style: CallStyle, parallel: bool
+    policy: Policy, chat: Chat, compiler: GrammarCompiler, style: CallStyle, parallel: bool
 ) -> None:
     form = AnswerForm([_tool("f"), _tool("g")], must_call=True, parallel=parallel)
-    grammar = form.grammar(style, lambda _: "")
+    grammar = compiler(form.grammar(style, compiler))
     samples = drawn(Sampler(policy, 32), chat, 10, grammar=grammar, max_new_tokens=1900)
     for sample in samples:
         said = read_answer(chat.text(sample.token_ids), {"f", "g"}, "x")
@@ -186,13 +199,12 @@ def test_forced_calls_are_read_as_calls_in_every_style(
 
 @pytest.mark.parametrize("style", ["words", "blocks"])
 def test_a_strict_tool_that_need_not_be_called_is_called_right_or_not_at_all(
-    policy: Policy, chat: Chat, style: CallStyle
+    policy: Policy, chat: Chat, compiler: GrammarCompiler, style: CallStyle
 ) -> None:
-    compiled = GrammarCompiler(policy.tokenizer, policy.shape.vocab, chat.stop_ids)
-    grammar = AnswerForm([_tool("f", strict=True)]).grammar(style, lambda _: "")
+    grammar = compiler(AnswerForm([_tool("f", strict=True)]).grammar(style, compiler))
 
     def accepts(text: str) -> bool:
-        constraint = compiled(grammar)
+        constraint = grammar.begin()
         for token in [*chat.encode(text), chat.end_of_turn]:
             mask = np.zeros((policy.shape.vocab + 31) // 32, dtype=np.int32)
             constraint.mask(mask)
@@ -261,22 +273,23 @@ def test_a_small_change_of_a_logit_is_not_rounded_away_in_half_precision(
 ) -> None:
     """After 20 bfloat16 has 20.125. Of two equal logits the first gets 1 / (1 + e^-added)."""
     request = SampleRequest("a", [5], 3, **change)
-    answer = Answer(request, np.zeros(3, dtype=np.float32), shaping=Shaping(request))
+    shaping = Shaping(request)
+    answer = Answer(request, np.zeros(3, dtype=np.float32), shaping=shaping)
     if added < 0:
-        answer.shaping.advance(0)
+        shaping.advance(0)
     draw_next([answer], torch.full((1, 2), 20.0, dtype=torch.bfloat16))
     assert answer.token_ids == [0]
     assert answer.logprobs == pytest.approx([-np.log1p(np.exp(-added))], abs=1e-5)
 
 
 def test_plain_rows_of_a_batch_draw_what_they_draw_alone_beside_shaped_ones(
-    policy: Policy, chat: Chat
+    policy: Policy, chat: Chat, person: CompiledGrammar
 ) -> None:
     ids = chat.render([{"role": "user", "content": "Who?"}])
     plain = SampleRequest("plain", ids, 20, stop_ids=chat.stop_ids, seed=3)
     alone, mixed = Sampler(policy, 8), Sampler(policy, 8)
-    mixed.submit(SampleRequest("other", ids, 30, seed=1, grammar=Grammar("json_schema", json.dumps(PERSON)),
-                               stop_ids=chat.stop_ids, stop_texts=["zzz"], presence_penalty=1.0))  # fmt: skip
+    mixed.submit(SampleRequest("other", ids, 30, seed=1, grammar=person, stop_ids=chat.stop_ids,
+                               stop_texts=["zzz"], presence_penalty=1.0))  # fmt: skip
     found = []
     for sampler in (alone, mixed):
         sampler.submit(plain)
@@ -288,17 +301,38 @@ def test_plain_rows_of_a_batch_draw_what_they_draw_alone_beside_shaped_ones(
     assert found[0].logprobs == pytest.approx(found[1].logprobs, abs=1e-5)
 
 
-def test_changed_base_weights_begin_a_constrained_answer_again(policy: Policy, chat: Chat) -> None:
+def test_changed_base_weights_begin_a_constrained_answer_again(
+    policy: Policy, chat: Chat, person: CompiledGrammar
+) -> None:
     ids = chat.render([{"role": "user", "content": "Who?"}])
     sampler = Sampler(policy, 4)
-    sampler.submit(SampleRequest("a", ids, 600, stop_ids=chat.stop_ids, seed=1,
-                                 grammar=Grammar("json_schema", json.dumps(PERSON))))  # fmt: skip
+    sampler.submit(SampleRequest("a", ids, 600, stop_ids=chat.stop_ids, seed=1, grammar=person))
     done = [*sampler.step(), *sampler.step(), *sampler.step()]
     with torch.no_grad():
         policy.weights.embedding.mul_(1.0001)
     while sampler.busy:
         done += sampler.step()
     jsonschema.validate(json.loads(chat.text(done[0].token_ids)), PERSON)
+
+
+def test_a_grammar_that_is_not_compiled_is_refused(policy: Policy) -> None:
+    with pytest.raises(OnwardError, match="'a' has a grammar that is not compiled: give the result of a"):
+        Sampler(policy).submit(SampleRequest("a", [5], 3, grammar=Grammar("json_object", "{}")))
+
+
+def test_a_grammar_that_was_compiled_serves_many_answers_and_is_compiled_once(
+    policy: Policy, chat: Chat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many other grammars were compiled before its request is sampled."""
+    monkeypatch.setattr(constrained, "_COMPILED", 1)
+    compiler = GrammarCompiler(policy.tokenizer, policy.shape.vocab, chat.stop_ids)
+    first = compiler(Grammar("json_schema", '{"const": "cat"}'))
+    second = compiler(Grammar("json_schema", '{"const": "dog"}'))
+    monkeypatch.setattr(compiler, "_compile", lambda _: pytest.fail("compiled again"))
+    sampler = Sampler(policy, 8)
+    texts = [chat.text(one.token_ids) for grammar in (first, second, first)
+             for one in drawn(sampler, chat, 3, grammar=grammar)]  # fmt: skip
+    assert texts == ['"cat"'] * 3 + ['"dog"'] * 3 + ['"cat"'] * 3
 
 
 def test_training_refuses_shaped_logits(policy: Policy) -> None:
@@ -341,11 +375,10 @@ def test_text_is_cut_before_the_first_stop_and_no_part_of_one_is_sent_early(
 
 
 def test_a_schema_that_cannot_be_compiled_names_its_keyword(
-    policy: Policy, chat: Chat, tmp_path: Path
+    compiler: GrammarCompiler,
 ) -> None:
-    compiled = GrammarCompiler(policy.tokenizer, policy.shape.vocab, chat.stop_ids)
     with pytest.raises(GrammarError, match="uniqueItems"):
-        compiled(Grammar("json_schema", json.dumps({"type": "array", "uniqueItems": True})))
+        compiler(Grammar("json_schema", json.dumps({"type": "array", "uniqueItems": True})))
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +12,8 @@ import pytest
 from onward.lm.chat import Chat
 from onward.lm.policy import Policy
 from onward.serving.engines import AnswerOptions, RequestRefusedError
-from onward.serving.engines.child import LONG_TEXT, EngineServer
+from onward.serving.engines.child import EngineServer
+from onward.serving.engines.prompts import LONG_TEXT
 
 
 @pytest.fixture
@@ -28,7 +30,7 @@ async def test_a_text_that_cannot_fit_is_refused_without_being_encoded(engine, m
     with pytest.raises(
         RequestRefusedError, match=r"context length is 2048 tokens.*at least [0-9]{4,} tokens"
     ):
-        await engine._prompt(_request("hello world " * 75_000), None)
+        await engine._prompts.read(_request("hello world " * 75_000), None)
 
 
 async def test_a_long_text_is_encoded_in_a_thread_of_its_own_and_a_short_one_at_once(engine, monkeypatch):
@@ -40,16 +42,41 @@ async def test_a_long_text_is_encoded_in_a_thread_of_its_own_and_a_short_one_at_
 
     monkeypatch.setattr(engine._chat, "render", seen)
     for text in ("a" * (LONG_TEXT - 1), "a" * LONG_TEXT):
-        before, ids = await engine._prompt(_request(text), None)
+        before, ids = await engine._prompts.read(_request(text), None)
         assert before is None and ids == render([{"role": "user", "content": text}], [])
     assert threads == [True, False]
+
+
+@pytest.mark.parametrize("length", [40, LONG_TEXT])
+async def test_the_choices_of_one_request_are_encoded_once(engine, monkeypatch, length):
+    """Each of them has a session of its own. A caller that leaves takes nothing from the others."""
+    texts, render = [], engine._chat.render
+    monkeypatch.setattr(
+        engine._chat, "render", lambda messages, tools: texts.append(messages) or render(messages, tools)
+    )
+    asked, other = _request("a" * length), _request("b" * length)
+    choices = [
+        asyncio.create_task(engine._prompts.read(asked | {"session_id": f"s-{n}"}, None)) for n in range(16)
+    ]
+    await asyncio.sleep(0)
+    choices[0].cancel()
+    found = await asyncio.gather(*choices, return_exceptions=True)
+    assert isinstance(found[0], asyncio.CancelledError)
+    assert found[1:] == [(None, render(asked["messages"], []))] * 15
+    assert await engine._prompts.read(other, None) == (None, render(other["messages"], []))
+    tools = [_tool("words")]
+    assert await engine._prompts.read(asked | {"tools": tools}, None) == (
+        None,
+        render(asked["messages"], tools),
+    )
+    assert texts == [asked["messages"], other["messages"], asked["messages"]]
 
 
 @pytest.mark.parametrize("prompt", ["hello world " * 75_000, " " * 900_000, [5] * 2049])
 async def test_a_raw_prompt_that_cannot_fit_is_refused_without_being_encoded(engine, monkeypatch, prompt):
     monkeypatch.setattr(engine._chat, "encode", lambda *_: pytest.fail("it was encoded"))
     with pytest.raises(RequestRefusedError, match=r"at least [0-9]{4,} tokens") as caught:
-        await engine._prompt(_request(""), AnswerOptions(prompt=prompt))
+        await engine._prompts.read(_request(""), AnswerOptions(prompt=prompt))
     assert caught.value.param == "prompt"
 
 
@@ -68,7 +95,7 @@ async def test_tools_that_cannot_fit_are_refused_without_being_encoded(engine, m
     monkeypatch.setattr(engine._chat, "render", lambda *_: pytest.fail("it was encoded"))
     request = _request("hi") | {"tools": [_tool("hello world " * 75_000)]}
     with pytest.raises(RequestRefusedError, match=r"context length is 2048.*at least [0-9]{4,} tokens"):
-        await engine._prompt(request, None)
+        await engine._prompts.read(request, None)
 
 
 async def test_long_tools_and_long_calls_are_encoded_in_a_thread_of_its_own(engine, monkeypatch):
@@ -83,7 +110,7 @@ async def test_long_tools_and_long_calls_are_encoded_in_a_thread_of_its_own(engi
     with_calls = _request("hi")
     with_calls["messages"] = [*with_calls["messages"], said, {"role": "tool", "content": "3"}]
     for request in (_request("hi") | {"tools": [_tool("a" * LONG_TEXT)]}, with_calls):
-        await engine._prompt(request, None)
+        await engine._prompts.read(request, None)
     assert threads == [False, False]
 
 

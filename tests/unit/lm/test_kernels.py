@@ -99,6 +99,20 @@ def test_geglu_equals_its_formula_and_stores_only_its_input() -> None:
         assert torch.allclose(kernels.geglu(x), wanted)
 
 
+def test_capped_scores_are_not_rounded_to_half_precision() -> None:
+    """Scores of a spread of 25 under Gemma 2's cap of 50: steps of bfloat16 there are an eighth and more.
+    Only the rounding of weights and result to 8 bits is left."""
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(2, 3, 16, 32, generator=generator) for _ in range(3))
+    q, k, v = (one.bfloat16() for one in (q * 3, k * 3, v))
+    mask = torch.zeros(16, 16)
+    scores = torch.einsum("bhid,bhjd->bhij", q.double(), k.double()) * 0.5
+    exact = (50 * torch.tanh(scores / 50)).softmax(-1) @ v.double()
+    found = kernels.attention(q, k, v, mask.bfloat16(), 0.5, 50.0)
+    assert found.dtype == torch.bfloat16
+    assert float((found.double() - exact).abs().max()) < 2.0**-7 * float(v.double().abs().max())
+
+
 def test_attention_with_a_cap_equals_its_formula() -> None:
     q, k, v = (torch.randn(2, 3, 4, 8, dtype=torch.float64) for _ in range(3))
     mask = torch.zeros(4, 4, dtype=torch.float64).masked_fill(torch.ones(4, 4).triu(1) > 0, float("-inf"))

@@ -349,6 +349,33 @@ def test_no_key_outlives_the_weights_it_was_computed_with(
         assert len(sample.token_ids) == 10
 
 
+def test_a_request_whose_adapter_was_removed_gets_an_error_of_its_own(policy: Policy) -> None:
+    """One that runs goes on with the weights that it began with; one that waits behind it cannot begin."""
+    noisy_adapter(policy, "gone", seed=9)
+    asked = [
+        SampleRequest("runs", [5, 6], 6, adapter="gone", seed=1),
+        SampleRequest("base", [5, 6], 6, seed=2),
+        SampleRequest("late", [5, 6], 6, adapter="gone", seed=3),
+        SampleRequest("last", [5, 6], 6, seed=4),
+    ]
+    alone, sampler = Sampler(policy), Sampler(policy, max_batch=2)
+    for request in asked:
+        alone.submit(request)
+        sampler.submit(request)
+    expected = finish(alone)
+    assert sampler.step() == []
+    policy.remove_adapter("gone")
+    found = finish(sampler)
+    late = found.pop("late")
+    assert (late.finish_reason, late.token_ids) == ("error", [])
+    assert late.error == (
+        "Adapter 'gone' was removed before request 'late' was answered: load it again and repeat the request."
+    )
+    for name, sample in found.items():
+        assert (sample.finish_reason, sample.error) == ("length", "")
+        assert sample.token_ids == expected[name].token_ids
+
+
 def test_rows_longer_than_the_first_allocation_stay_exact(policy: Policy) -> None:
     sampler = Sampler(policy, 2)
     requests_ = [SampleRequest(str(i), [*PREFIX, i], 290, seed=i) for i in range(2)]

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import any_networks
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -16,7 +17,9 @@ from safetensors.numpy import load_file, save_file
 
 from onward.config import Settings
 from onward.errors import ConfigError, ConflictError, NotFoundError, OnwardError, TamperedError
+from onward.lm.any_model.policy import AnyPolicy
 from onward.lm.sizes import folder_digest
+from onward.lm.tiny import build_tiny
 from onward.release import adding
 from onward.release.record import Model
 from onward.training import checkpoints, signatures
@@ -279,3 +282,18 @@ async def test_a_checkpoint_whose_signature_is_wrong_is_not_signed_anew(
     assert await site.objects.list() == []
     checkpoints.sign(adapter, key)
     assert (await site.add(adapter)).state == "added"
+
+
+def test_an_adapter_of_a_model_that_transformers_computes_is_staged(tmp_path: Path) -> None:
+    """GPT-2's matrices are transposed. The same files do not fit a network with other sizes."""
+    token = tmp_path / "token"
+    build_tiny(token, ["a b c"] * 9, vocab=300, hidden=32, layers=1)
+    base = any_networks.build("gpt2", tmp_path / "gpt2", token)
+    policy = AnyPolicy.load(base)
+    policy.new_adapter("x", 4)
+    policy.save_adapter("x", tmp_path / "x")
+    manifest = adding.stage(tmp_path / "x", base, tmp_path / "staged")
+    assert manifest.base_digest == folder_digest(base)
+    other = any_networks.build("granite", tmp_path / "granite", token)
+    with pytest.raises(ConfigError, match=r"changes .*c_attn.* not a linear layer of this network"):
+        adding.stage(tmp_path / "x", other, tmp_path / "again")

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from onward.errors import EngineError
+from onward.lm.constrained import Grammar
 from onward.serving.engines import AnswerOptions, RequestRefusedError, answer_options
 from onward.serving.engines.answer_options import OptionReader
 
@@ -24,10 +25,10 @@ class Slow:
         self.go = threading.Event()
         self.threads: set[str] = set()
 
-    def cannot_enforce(self, *_: Any) -> str:
+    def compiled(self, grammar: Grammar, stop_ids: Any) -> Grammar:
         self.threads.add(threading.current_thread().name)
         self.go.wait(60)
-        return ""
+        return grammar
 
 
 @pytest.fixture

@@ -18,14 +18,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from onward.errors import ConfigError
-from onward.lm.adapter_files import CONFIG, TENSORS, bad_tensor, read_config
+from onward.lm.adapter_files import BY_PEFT, CONFIG, TENSORS, bad_tensor, read_config
 
 if TYPE_CHECKING:
     from peft import LoraConfig, PeftModel
     from transformers import PreTrainedModel
-
-_KINDS = ("use_dora", "use_rslora", "rank_pattern", "alpha_pattern", "fan_in_fan_out")
-"""Settings that peft computes and our own forward does not."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,7 +84,7 @@ class Adapters:
         """Reads a peft folder. Raises ConfigError unless it is a LoRA adapter of this network."""
         from peft import LoraConfig
 
-        read_config(folder, allowed=_KINDS)
+        read_config(folder, allowed=BY_PEFT)
         config = LoraConfig.from_pretrained(str(folder))
         assert isinstance(config, LoraConfig)
         config.lora_dropout = 0.0

@@ -4,13 +4,12 @@ Requests that are admitted together and use one adapter form a group, which deco
 last row ends; later requests form groups of their own. A step draws one token for every running row.
 
 Invariants: no row outlives the weights that it began with. If the base or its adapter changes, the row begins
-again with the new ones. If its adapter is removed, the row ends with the tokens that it has. A draw depends
-on the request's seed and its own row alone.
+again with the new ones. If its adapter is removed, the row ends with an error. A draw depends on the
+request's seed and its own row alone.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator
 
 import torch
@@ -19,7 +18,6 @@ from torch import Tensor
 from onward.lm.answers import Answer, AnswerQueue, draw_next
 from onward.lm.any_model.cached import CachedRows
 from onward.lm.any_model.policy import AnyPolicy, parts_of
-from onward.lm.constrained import MakeConstraint
 from onward.lm.request import Sample, SampleRequest
 from onward.lm.watch import Watch
 
@@ -95,15 +93,8 @@ class _Group:
 class AnySampler(AnswerQueue[_Row]):
     """A sampler with the methods of ``sampler.Sampler``."""
 
-    def __init__(
-        self,
-        policy: AnyPolicy,
-        max_batch: int = 64,
-        max_context: int = 2048,
-        *,
-        make_constraint: MakeConstraint | None = None,
-    ) -> None:
-        super().__init__(policy, max_batch, max_context, make_constraint)
+    def __init__(self, policy: AnyPolicy, max_batch: int = 64, max_context: int = 2048) -> None:
+        super().__init__(policy, max_batch, max_context)
         self.policy = policy
         self._groups: list[_Group] = []
 
@@ -124,7 +115,7 @@ class AnySampler(AnswerQueue[_Row]):
     def step(self) -> list[Sample]:
         """Draws one token for every running row, admits waiting requests, returns the finished answers.
 
-        An answer whose adapter was removed is finished with reason ``length``, by its tokens so far.
+        An answer whose adapter was removed is finished with reason ``error`` and its tokens so far.
         """
         done = self._end_orphans()
         for group in list(self._groups):
@@ -140,13 +131,10 @@ class AnySampler(AnswerQueue[_Row]):
         """Does nothing: no prefix outlives its group."""
 
     def _end_orphans(self) -> list[Sample]:
-        """Ends rows whose adapter was removed; the other rows go on."""
+        """Ends rows whose adapter was removed, those that run included."""
         rows = [row for group in self._groups if group.orphaned for row in group.rows]
         self._groups = [group for group in self._groups if not group.orphaned]
-        known = {None, *self.policy.adapters}
-        rows += [row for row in self._waiting if row.request.adapter not in known]
-        self._waiting = deque(row for row in self._waiting if row.request.adapter in known)
-        return [row.finished("length") for row in rows]
+        return [row.orphaned() for row in rows] + super()._end_orphans()
 
     def _admit(self) -> None:
         free = self.max_batch - self.running

@@ -27,7 +27,7 @@ MOST_COMPILING = 32
 
 
 class CanConstrain(Protocol):
-    """The side of a sampler that knows its grammars."""
+    """The side of a sampler that compiles its grammars."""
 
     json_only: bool
     """True if it knows JSON schemas and no other grammar."""
@@ -37,8 +37,9 @@ class CanConstrain(Protocol):
         """Number of token ids."""
         ...
 
-    def cannot_enforce(self, grammar: Grammar, stop_ids: Sequence[int]) -> str:
-        """Returns the reason for which it cannot enforce a grammar, or an empty text. May take long."""
+    def compiled(self, grammar: Grammar, stop_ids: Sequence[int]) -> Grammar:
+        """Returns a grammar in the form that a request carries. May take long. Raises GrammarError for one
+        that cannot be enforced."""
         ...
 
 
@@ -47,12 +48,12 @@ class OptionReader:
         self._sampling, self._chat = sampling, chat
         # A thread of its own, as a grammar that takes long cannot be stopped and must not hold up other work.
         self._compiler = ThreadPoolExecutor(1, thread_name_prefix="grammars")
-        self._compiling: set[Future[tuple[Grammar, str]]] = set()
+        self._compiling: set[Future[Grammar]] = set()
 
     def begin(self) -> None:
         """Builds the compiler of grammars in its thread, so that the first call with one need not wait."""
         any_object = Grammar("json_object", '{"type": "object"}')
-        self._compiler.submit(self._sampling.cannot_enforce, any_object, self._chat.stop_ids)
+        self._compiler.submit(self._sampling.compiled, any_object, self._chat.stop_ids)
 
     async def read(
         self, options: AnswerOptions, tools: Sequence[dict[str, Any]]
@@ -97,13 +98,17 @@ class OptionReader:
             return None
         sampling, stop_ids = self._sampling, self._chat.stop_ids
 
-        def compiled() -> tuple[Grammar, str]:
+        def compiled() -> Grammar:
             grammar = form.grammar(
                 self._chat.call_style,
-                lambda grammar: sampling.cannot_enforce(grammar, stop_ids),
+                lambda grammar: sampling.compiled(grammar, stop_ids),
                 json_only=sampling.json_only,
             )
-            return grammar, sampling.cannot_enforce(grammar, stop_ids)
+            try:
+                return sampling.compiled(grammar, stop_ids)
+            except GrammarError as error:
+                part = "tools" if grammar.kind == "tool_calls" else "response_format"
+                raise GrammarError(f"The form of the answer cannot be enforced: {error}", part) from None
 
         wanted = "response_format" if options.schema is not None else "tools"
         if len(self._compiling) >= MOST_COMPILING:
@@ -112,7 +117,7 @@ class OptionReader:
         self._compiling.add(compiling)
         compiling.add_done_callback(self._compiling.discard)
         try:
-            grammar, problem = await asyncio.wait_for(asyncio.wrap_future(compiling), COMPILE_SECONDS)
+            return await asyncio.wait_for(asyncio.wrap_future(compiling), COMPILE_SECONDS)
         except TimeoutError:
             raise RequestRefusedError(
                 f"The form of the answer was not compiled within {COMPILE_SECONDS:g} s: make the schemas of "
@@ -121,10 +126,6 @@ class OptionReader:
             ) from None
         except GrammarError as error:
             raise RequestRefusedError(f"{error}.", error.part) from None
-        if problem:
-            part = "tools" if grammar.kind == "tool_calls" else "response_format"
-            raise RequestRefusedError(f"The form of the answer cannot be enforced: {problem}.", part)
-        return grammar
 
     def prompt_ids(self, prompt: str | Sequence[int], max_context: int) -> list[int]:
         """Returns the ids of a raw prompt. Control strings in a text are ordinary characters. A prompt that

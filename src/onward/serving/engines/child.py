@@ -14,7 +14,6 @@ import os
 import signal
 import sys
 import uuid
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,9 +22,10 @@ from onward.errors import EngineError, OnwardError, TamperedError
 from onward.lm.chat import Chat, Text
 from onward.lm.request import Alternatives, Sample, SampleRequest
 from onward.processes import die_with_parent
-from onward.serving.engines import AnswerOptions, Messages, RequestRefusedError, context_exceeded, wire
+from onward.serving.engines import AnswerOptions, RequestRefusedError, context_exceeded, wire
 from onward.serving.engines.answer_options import LogprobEntries, OptionReader
 from onward.serving.engines.ollama import OllamaHttp, OllamaSampling
+from onward.serving.engines.prompts import PromptReader
 from onward.serving.engines.registry import verify_adapter
 from onward.serving.engines.sampling import FinishedGeneration, OnTokens, SamplingThread, SessionMemory
 from onward.serving.engines.sglang import SglangHttp, SglangSampling
@@ -33,8 +33,6 @@ from onward.serving.engines.vllm import VllmSampling, VoidSample
 from onward.serving.engines.vllm_http import VllmHttp
 from onward.training import checkpoints
 
-LONG_TEXT = 8192
-"""Characters from which on a prompt is encoded in a thread of its own."""
 DEFAULT_TOKENS = 512
 """Maximum number of new tokens for a call without a limit."""
 SERVERS: dict[str, tuple[type[VllmSampling], type[VllmHttp]]] = {
@@ -65,6 +63,7 @@ class EngineServer:
         self._options = OptionReader(sampling, self._chat)
         self._max_context = sampling.max_context
         self._memory = SessionMemory(memory_tokens)
+        self._prompts = PromptReader(self._chat, self._memory, self._options, self._max_context)
         self._connections: set[_Connection] = set()
         self._loaded: set[str] = set()
         self._loading = asyncio.Lock()
@@ -137,7 +136,7 @@ class EngineServer:
         if adapter is not None and adapter not in self._loaded:
             raise EngineError(f"Adapter {adapter[:12]} is not loaded: load it first.")
         options = AnswerOptions(**given) if (given := request.get("options")) else None
-        before, delta = await self._prompt(request, options)
+        before, delta = await self._prompts.read(request, options)
         full = delta if before is None else [*before.ids, *delta]
         room = self._max_context - len(full)
         wanted = request["max_tokens"] if request["max_tokens"] is not None else min(DEFAULT_TOKENS, room)
@@ -208,39 +207,6 @@ class EngineServer:
 
         send({"record": record})
         return on_tokens
-
-    async def _prompt(
-        self, request: dict[str, Any], options: AnswerOptions | None
-    ) -> tuple[FinishedGeneration | None, list[int]]:
-        """Returns the generation that is continued (or None) and the ids that come after it. A long text is
-        encoded in a thread, and not at all if it cannot fit: other calls go on meanwhile."""
-        if options is not None and options.prompt is not None:
-            return None, await asyncio.to_thread(self._options.prompt_ids, options.prompt, self._max_context)
-        messages, tools = request["messages"], request.get("tools") or []
-        fewest = self._chat.fewest_tokens(messages, tools)
-        if fewest > self._max_context:
-            raise context_exceeded(self._max_context, fewest, at_least=True)
-        before = self._memory.find(request["session_id"], request["adapter"], messages, tools)
-        calls = [message["tool_calls"] for message in messages if message.get("tool_calls")]
-        length = sum(len(str(message.get("content"))) for message in messages)
-        length += len(json.dumps([tools, calls])) if tools or calls else 0
-        if length < LONG_TEXT:
-            return self._encoded(before, messages, tools)
-        return await asyncio.to_thread(self._encoded, before, messages, tools)
-
-    def _encoded(
-        self, before: FinishedGeneration | None, messages: Messages, tools: Sequence[dict[str, Any]]
-    ) -> tuple[FinishedGeneration | None, list[int]]:
-        try:
-            if before is not None:
-                delta = self._chat.extend(before.ids, before.messages, messages, before.finished, tools)
-                if delta is not None:
-                    return before, delta
-            return None, self._chat.render(messages, tools)
-        except OnwardError:
-            raise
-        except Exception as error:  # a template that refuses these roles or this order
-            raise RequestRefusedError(f"The model's chat template refuses these messages: {error}.") from None
 
     def _remember(
         self,

@@ -27,7 +27,7 @@ from safetensors.torch import load as load_tensors
 
 from onward.errors import EngineError, TamperedError
 from onward.lm import paths
-from onward.lm.constrained import Constraint, Grammar, GrammarCompiler, GrammarError
+from onward.lm.constrained import CompiledGrammar, Grammar, GrammarCompiler
 from onward.lm.model import LanguageModel, TokenSampler
 from onward.lm.precision import Placement, place
 from onward.lm.probe import Probe, measure
@@ -183,17 +183,12 @@ class SamplingThread:
     def vocab(self) -> int:
         return self.policy.shape.vocab
 
-    def cannot_enforce(self, grammar: Grammar, stop_ids: Sequence[int]) -> str:
-        """Returns the reason for which a grammar cannot be enforced, or an empty text. Compiles it, so that
-        the sampling thread finds it compiled. Any thread may call this."""
+    def compiled(self, grammar: Grammar, stop_ids: Sequence[int]) -> CompiledGrammar:
+        """Returns the grammar as a request needs it. Any thread may call this. Raises GrammarError."""
         with self._building:
             if self._compiler is None:
                 self._compiler = GrammarCompiler(self.tokenizer, self.vocab, stop_ids)
-        try:
-            self._compiler(grammar)
-        except GrammarError as error:
-            return str(error)
-        return ""
+        return self._compiler(grammar)
 
     @property
     def running(self) -> int:
@@ -279,11 +274,7 @@ class SamplingThread:
                 self._sampler = self._new_sampler(self._policy)
 
     def _new_sampler(self, policy: LanguageModel) -> TokenSampler:
-        return paths.sampler(policy, self._batch, self._context, make_constraint=self._constraint)
-
-    def _constraint(self, grammar: Grammar) -> Constraint:
-        assert self._compiler is not None  # ``cannot_enforce`` comes first
-        return self._compiler(grammar)
+        return paths.sampler(policy, self._batch, self._context)
 
     def _take_inbox(self, *, wait: bool) -> None:
         if wait:
@@ -341,7 +332,7 @@ class SamplingThread:
         for sample in samples:
             waiting = self._waiting.pop(sample.request_id, None)
             if waiting is not None:
-                self._resolve(waiting[1], sample)
+                self._resolve(waiting[1], sample, error=EngineError(sample.error) if sample.error else None)
 
     def _fail_all(self, error: Exception) -> None:
         for _, future in self._waiting.values():

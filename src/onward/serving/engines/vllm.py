@@ -28,6 +28,7 @@ from onward.lm.probe import Expected, Probe
 from onward.lm.request import Sample, SampleRequest
 from onward.lm.sizes import folder_digest
 from onward.lm.stop_text import cut
+from onward.lm.tokenizer import load_tokenizer
 from onward.serving.engines.capabilities import WITHOUT_TOKENS
 from onward.serving.engines.turns import Turns
 from onward.serving.engines.vllm_http import Choice, Greedy, OnTokens, UnknownModelError, VllmHttp
@@ -102,9 +103,7 @@ class VllmSampling:
 
     @cached_property
     def tokenizer(self) -> PreTrainedTokenizerBase:
-        from transformers import AutoTokenizer
-
-        return AutoTokenizer.from_pretrained(self._model, local_files_only=True)
+        return load_tokenizer(self._model)
 
     @cached_property
     def base_digest(self) -> str:
@@ -114,9 +113,9 @@ class VllmSampling:
     def vocab(self) -> int:
         return len(self.tokenizer)
 
-    def cannot_enforce(self, grammar: Grammar, stop_ids: Sequence[int]) -> str:
-        """Returns an empty text: the server judges schemas, and its refusal is passed on."""
-        return ""
+    def compiled(self, grammar: Grammar, stop_ids: Sequence[int]) -> Grammar:
+        """Returns the grammar as it is: the server judges schemas, and its refusal is passed on."""
+        return grammar
 
     async def start(self) -> None:
         """Checks the server. Raises EngineError (away, wrong key) or ConfigError (unknown model, log-probs

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from onward.lm import devices
-from onward.lm.sizes import Sizes
+from onward.lm.sizes import NetworkSizes, Sizes
 from onward.training.data import conversations
 from onward.training.job.shares import Prompts
 from onward.training.spec.request import JobSpec
@@ -122,7 +122,7 @@ def load_of(
     )
 
 
-def memory(spec: JobSpec, network: Sizes, load: Load) -> Memory:
+def memory(spec: JobSpec, network: NetworkSizes, load: Load) -> Memory:
     """Returns the bytes that a run needs, by formula."""
     on_gpu = devices.is_gpu(spec.device)
     dtype = ("bfloat16" if on_gpu else "float32") if spec.dtype == "auto" else spec.dtype
@@ -133,14 +133,14 @@ def memory(spec: JobSpec, network: Sizes, load: Load) -> Memory:
     trained = network.parameters if spec.full else adapter
     copies = 3 + (1 if spec.full and width < 4 else 0)  # gradient, two moments, a float32 copy
     tokens = max(min(spec.micro_batch_tokens, load.tokens), load.row_tokens)
-    per_layer = _kept_per_token(network, spec.lora_rank if not spec.full else 0)
+    per_layer = network.kept_values(spec.lora_rank if not spec.full else 0)
     kept = trained_layers * per_layer
     if spec.gradient_checkpointing:
         kept = trained_layers * network.hidden + per_layer
     head = min(HEAD_TOKENS, tokens) * network.vocab * 4 * 3
     trunk = min(1 << 30, load.tokens * network.hidden * width) if first else 0
     weights = network.parameters * width
-    packed = weights if spec.plays and not on_gpu and devices.packs(dtype) else 0
+    packed = weights if network.is_fast and spec.plays and not on_gpu and devices.packs(dtype) else 0
     cache = 0.0
     if load.turns:
         plan = spec.environment
@@ -148,9 +148,11 @@ def memory(spec: JobSpec, network: Sizes, load: Load) -> Memory:
         longest = load.row_tokens
         if plan is not None and plan.held_out_count:
             longest *= max(1.0, _HELD_OUT_TURNS / load.turns)
-        per_token = 2 * network.layers * network.kv_heads * network.head_dim * width
+        per_token = network.cached_values * width
         # doubled, because growing a cache copies it
-        cache = 2 * slots * longest * per_token + prefix_bytes(slots, per_token)
+        cache = 2 * slots * longest * per_token
+        if network.is_fast:
+            cache += prefix_bytes(slots, per_token)
     return Memory(
         process=0 if on_gpu else PROCESS_BYTES,
         weights=weights + packed,
@@ -168,17 +170,13 @@ def prefix_bytes(episodes: int, per_token: float) -> int:
     return int(min(max(episodes * _PREFIX_TOKENS * per_token, least), most))
 
 
-def adapter_parameters(spec: JobSpec, network: Sizes) -> int:
-    """Counts the adapter's parameters: rank × (inputs + outputs) of each target in each adapted layer.
-    Targets under names that only another family has are not counted."""
-    sizes = network.projections()
-    targets = sizes if spec.lora_targets is None else spec.lora_targets
-    chosen = {name: sizes[name] for name in targets if name in sizes}
-    layers = network.layers - int(spec.first_lora_layer * network.layers)
-    return layers * spec.lora_rank * sum(a + b for a, b in chosen.values())
+def adapter_parameters(spec: JobSpec, network: NetworkSizes) -> int:
+    """Counts the adapter's parameters: rank × (inputs + outputs) of each target in each adapted layer."""
+    layers = range(int(spec.first_lora_layer * network.layers), network.layers)
+    return network.lora_parameters(spec.lora_rank, layers, spec.lora_targets)
 
 
-def seconds(spec: JobSpec, network: Sizes, load: Load, rate: float) -> float:
+def seconds(spec: JobSpec, network: NetworkSizes, load: Load, rate: float) -> float:
     """Returns the expected time, for a machine that multiplies matrices at ``rate`` operations a second.
 
     Learning: 2 operations per weight and token forward, as many backward for activations in layers with a
@@ -215,9 +213,3 @@ def matrix_rate(tries: int = 40) -> float:
             b = a @ b * np.float32(1 / 384)
         best = min(best, (time.perf_counter() - started) / 4)
     return 2 * 384**3 / best
-
-
-def _kept_per_token(network: Sizes, rank: int) -> int:
-    """Returns the number of values that one block stores per token for its backward pass."""
-    heads = (2 * network.heads + 2 * network.kv_heads) * network.head_dim
-    return 6 * network.hidden + 2 * heads + 4 * network.intermediate + 14 * rank

@@ -13,7 +13,7 @@ from onward.errors import ConfigError
 from onward.lm import devices
 from onward.lm.devices import Dtype
 from onward.lm.model_folder import ModelFolder
-from onward.lm.sizes import Sizes
+from onward.lm.model_path import AskedPath
 from onward.memory import free_memory
 from onward.training.job import estimate
 from onward.training.spec.recipes import Recipe
@@ -40,12 +40,15 @@ class Need:
     least: float
 
 
-def needs(model: ModelFolder, *, max_context: int = 2048) -> dict[Purpose, Need]:
-    """Returns the memory for each purpose, in float32 on CPUs."""
+def needs(
+    model: ModelFolder, *, dtype: Dtype = "float32", path: AskedPath = "auto", max_context: int = 2048
+) -> dict[Purpose, Need]:
+    """Returns the memory for each purpose in a number format, on CPUs; ``auto`` counts as float32."""
+    chosen: Dtype = "float32" if dtype == "auto" else dtype
     return {
-        "serving": _serving(model, "float32", max_context),
-        "lora": _training(model, "float32", full=False),
-        "full": _training(model, "float32", full=True),
+        "serving": _serving(model, chosen, max_context, path),
+        "lora": _training(model, chosen, full=False, path=path),
+        "full": _training(model, chosen, full=True, path=path),
     }
 
 
@@ -87,25 +90,21 @@ def gigabytes(count: float) -> str:
     return f"{count / 1e9:,.1f} GB"
 
 
-def _serving(model: ModelFolder, dtype: Dtype, max_context: int = 2048) -> Need:
-    width = estimate.WIDTH[dtype]
-    packed = 2 if model.path.name == "fast" and devices.packs(dtype) else 1
+def _serving(model: ModelFolder, dtype: Dtype, max_context: int = 2048, path: AskedPath = "auto") -> Need:
+    width, sizes = estimate.WIDTH[dtype], model.sizes(path)
+    packed = 2 if sizes.is_fast and devices.packs(dtype) else 1
     least = estimate.PROCESS_BYTES + float(width) * model.parameters * packed
-    sizes = _sizes(model)
-    if sizes is None:
-        return Need(least, least)
-    per_token = 2 * sizes.layers * sizes.kv_heads * sizes.head_dim * width
-    cache = CONVERSATIONS * max_context * per_token + estimate.prefix_bytes(CONVERSATIONS, per_token)
+    per_token = sizes.cached_values * width
+    cache = CONVERSATIONS * max_context * per_token
+    if sizes.is_fast:
+        cache += estimate.prefix_bytes(CONVERSATIONS, per_token)
     return Need(least + cache, least)
 
 
-def _training(model: ModelFolder, dtype: Dtype, *, full: bool) -> Need:
-    sizes = _sizes(model)
+def _training(model: ModelFolder, dtype: Dtype, *, full: bool, path: AskedPath = "auto") -> Need:
+    sizes = model.sizes(path)
     weights = float(estimate.WIDTH[dtype]) * model.parameters
     state = 4.0 * model.parameters * (3 if dtype == "float32" else 4)  # and a copy of narrower weights
-    if sizes is None:
-        certain = estimate.PROCESS_BYTES + weights + (state if full else 0)
-        return Need(certain, certain)
     recipe = Recipe()
     spec = JobSpec(
         job_id="check", epoch=1, algorithm="sft", base_model=model.folder.name,
@@ -120,11 +119,3 @@ def _training(model: ModelFolder, dtype: Dtype, *, full: bool) -> Need:
     loading = estimate.LOADING_HELD * weights
     running = memory.weights + memory.adapter + memory.optimiser
     return Need(memory.total, memory.process + max(running, loading))
-
-
-def _sizes(model: ModelFolder) -> Sizes | None:
-    """Returns the sizes of the network; None where its configuration has other names for them."""
-    try:
-        return Sizes.from_config(model.config)
-    except (KeyError, ValueError, TypeError):
-        return None
