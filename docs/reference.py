@@ -63,14 +63,15 @@ WORDS: dict[str, str] = {
     "release.reward_maturity_seconds": "The same for its outcome; feedback waits 7.5 times as long.",
     "release.on_inconclusive": "At the end of a step without proof: `promote`, `hold` or `ask`.",
 }
-"""Settings without a docstring of their own in ``config.py``."""
+"""Settings without a docstring of their own in ``config/``."""
 
 
 def docstrings() -> dict[str, dict[str, str]]:
-    """Class → field → its docstring, from the source of ``config.py``."""
-    tree = ast.parse(Path(config.__file__).read_text(encoding="utf-8"))
+    """Class → field → its docstring, from the sources of ``config/``."""
+    sources = sorted(Path(config.__file__).parent.glob("*.py"))
+    nodes = [node for source in sources for node in ast.parse(source.read_text(encoding="utf-8")).body]
     found: dict[str, dict[str, str]] = {}
-    for node in tree.body:
+    for node in nodes:
         if not isinstance(node, ast.ClassDef):
             continue
         for field, after in zip(node.body, node.body[1:], strict=False):
@@ -83,7 +84,7 @@ def docstrings() -> dict[str, dict[str, str]]:
 
 
 def keys() -> dict[str, tuple[Any, str]]:
-    """Dotted key → (default, docstring or empty text), in the order of ``config.py``."""
+    """Dotted key → (default, docstring or empty text), in the order of ``Settings``."""
     texts = docstrings()
     settings = Settings.model_validate({})
     found: dict[str, tuple[Any, str]] = {}
