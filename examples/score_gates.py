@@ -5,7 +5,8 @@
     python examples/score_gates.py --share 0.25 --sessions 4000
     python examples/score_gates.py --success 0.55 --releases 200    # how often a whole release is taken back
 
-Current succeeds in 75 % of its sessions and fails technically in 1 %. Needs no service.
+Current succeeds in 75 % of its sessions and fails technically in 1 %. A session's raw total is that of the
+default weights: no code, no vote, usual effort. Needs no service.
 """
 
 import argparse
@@ -13,6 +14,7 @@ import random
 
 from onward.config import ReleaseSettings
 from onward.release.evidence.gates import Gates
+from onward.release.evidence.simulation import RAW_FAILED, RAW_SUCCEEDED
 from onward.release.plan import MOST_SESSIONS
 
 CURRENT = {"success": 0.75, "errors": 0.01}
@@ -25,7 +27,7 @@ def observe(gates: Gates, draw: random.Random, share: float, worse: dict[str, fl
     failed = draw.random() < rates["errors"]
     gates.observe_error(candidate, failed, share)
     success = not failed and draw.random() < rates["success"]
-    gates.observe_reward(candidate, float(success))
+    gates.observe_reward(candidate, float(success), RAW_SUCCEEDED if success else RAW_FAILED)
     return candidate
 
 
