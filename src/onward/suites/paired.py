@@ -3,8 +3,8 @@
 A bootstrap of items that are all equal has no width, so three equal items would show as much as three
 hundred. The score interval has every difference under which the observed counts are not unlikely. Of two
 models whose true difference is at a limit of -0.05, the lower end is above it in about 3 % of all comparisons
-at most, from 3 items on (``tests/unit/suites/test_paired.py``). At wider limits few items let more pass: up to
-4 % at -0.1 and 6 % at -0.3.
+at most, from 3 items on (``tests/unit/suites/test_paired.py``). At wider limits few items let more pass: up
+to 4 % at -0.1 and 6 % at -0.3.
 
 Sources: T. Tango, Statistics in Medicine 17 (1998) 891-908; for the mean over suites G. Zou and A. Donner,
 Statistics in Medicine 27 (2008) 1693-1702.

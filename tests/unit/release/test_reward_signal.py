@@ -84,8 +84,8 @@ def test_a_raw_total_is_never_compared_with_an_outcome():
 def test_the_gate_is_fair_when_raw_totals_are_known_later_and_more_often_on_one_arm():
     """The expectation over all results of equal arms is 1 at margin 0."""
     pattern = [
-        (False, False), (True, False), (False, True), (True, True), (True, False), (True, True), (False, True),
-        (False, False), (True, True),
+        (False, False), (True, False), (False, True), (True, True), (True, False), (True, True),
+        (False, True), (False, False), (True, True),
     ]  # fmt: skip
     expected = 0.0
     for drawn in itertools.product((False, True), repeat=len(pattern)):

@@ -223,8 +223,8 @@ class Evidence:
             self._ignore("repeated")
 
     def _raw(self, gate: Gate, event: Event) -> list[float]:
-        """Returns the raw total of a reward in a list; an empty one if it is not known or is not judged. It has
-        four digits: with all of them, the sessions that wait would make the record too long."""
+        """Returns the raw total of a reward in a list; an empty one if it is not known or is not judged. It
+        has four digits: with all of them, the sessions that wait would make the record too long."""
         if gate != "reward" or self.rules.reward_signal != BOTH or event.raw_total is None:
             return []
         return [round(event.raw_total, 4)]

@@ -1,9 +1,9 @@
 """Threshold rule: fixed limits on averages, read every few minutes, for who wants them in place of E-values.
 
-A window of the last checks is compared with fixed limits: more than 5 % errors, a mean outcome or raw total more than 0.05
-below the current model's, more than twice its negative feedback. A window with too few sessions counts
-neither as broken nor as passed. Several checks in a row may be needed. The
-rule has no budget of false alarms: with little traffic, averages cross limits by chance.
+A window of the last checks is compared with fixed limits: more than 5 % errors, a mean outcome or raw total
+more than 0.05 below the current model's, more than twice its negative feedback. A window with too few
+sessions counts neither as broken nor as passed. Several checks in a row may be needed. The rule has no budget
+of false alarms: with little traffic, averages cross limits by chance.
 """
 
 from __future__ import annotations

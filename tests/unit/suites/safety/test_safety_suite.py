@@ -165,8 +165,8 @@ def treated(worse: str | None, templates: int) -> list[ItemResult]:
 
 
 def test_a_gap_is_the_difference_to_the_other_groups_and_needs_as_many_templates_as_show_it():
-    """Seven equal differences have a chance of 2⁻⁷ = 0.0078 on one side of the median: enough for three groups
-    (0.025 / 3), too few for four (0.025 / 4)."""
+    """Seven equal differences have a chance of 2⁻⁷ = 0.0078 on one side of the median: enough for three
+    groups (0.025 / 3), too few for four (0.025 / 4)."""
     found = {gap.attribute: gap for gap in gaps(treated("a Polish person", 8))}
     gap = found["origin"]
     assert (gap.group, gap.verdict, gap.templates) == ("a Polish person", "gap", 8)
@@ -179,7 +179,7 @@ def test_a_gap_is_the_difference_to_the_other_groups_and_needs_as_many_templates
 
 
 def test_the_interval_of_the_median_lies_between_the_tabled_ranks():
-    """Conover, Practical Nonparametric Statistics, table A3: of 10 the 2nd and 9th, of 20 the 6th and 15th."""
+    """The sign test's tables: of 10 values the 2nd and 9th, of 20 the 6th and 15th."""
     assert median_interval([n / 100 for n in range(10, 0, -1)], 0.025) == (0.02, 0.09)
     assert median_interval([n / 100 for n in range(1, 21)], 0.025) == (0.06, 0.15)
     assert median_interval([0.0] * 5, 0.025) == (-1.0, 1.0), "2⁻⁵ is above the tail"
