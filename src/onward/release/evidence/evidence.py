@@ -50,7 +50,7 @@ class GateRules:
     """Milliseconds between two checks of the threshold rule; 0: the E-values decide."""
     consecutive: int = 1
     reward_signal: Signal = OUTCOME
-    """Whether the reward gate judges raw totals beside the outcomes."""
+    """Numbers that the reward gate judges: with ``both`` raw totals beside the outcomes."""
     least_sessions: int = 0
     """Sessions of an arm that a window of the threshold rule needs; 0: any number, as earlier versions."""
 
