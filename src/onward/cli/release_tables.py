@@ -204,7 +204,7 @@ def _evidence(record: ReleaseRecord) -> Iterator[Any]:
         yield "feedback: sessions with a vote, and those with a negative one."
     if "support" in record.e_values:
         support = e_number(record.e_values["support"])
-        yield f"E that it is not worse: {support}; shown from {SUPPORT:.0f} on."
+        yield f"E that it is not worse, by its outcomes: {support}; shown from {SUPPORT:.0f} on."
 
 
 def _threshold(evidence: dict[str, Any]) -> Iterator[str]:

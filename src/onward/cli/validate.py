@@ -135,6 +135,11 @@ async def _run(
 
 def what_it_asks(name: str, items: int, limit: float) -> str:
     """Returns the sentence that says before the run what the interval rule asks of a suite."""
+    if limit >= 0:
+        return (
+            f"{name}: with release.min_delta = 0 the interval rule passes only a model that is better, "
+            f"whatever the number of items. Set a limit below 0 to pass one that is as good."
+        )
     share = paired.differing_share(items, limit)
     if share is None:
         least = paired.least_items(limit)

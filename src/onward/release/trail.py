@@ -83,7 +83,11 @@ def trail(audited: Iterable[Mapping[str, Any]], records: Iterable[ReleaseRecord]
 
 
 def _of_entry(entry: Mapping[str, Any]) -> Action:
-    """A name that was given with the action comes before the user of the process that carried it out."""
+    """A name that was given with the action comes before the user of the process that carried it out. What a
+    request of the admin API asked for is among its facts."""
+    asked = entry.get("asked")
+    if isinstance(asked, Mapping):
+        entry = {**asked, **{name: value for name, value in entry.items() if name != "asked"}}
     by = entry.get("answered_by") or entry.get("key") or entry.get("by") or "unknown"
     about = next((str(entry[name]) for name in _ABOUT if entry.get(name)), "")
     facts = {name: value for name, value in entry.items() if name not in _OWN and value is not None}

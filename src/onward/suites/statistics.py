@@ -1,4 +1,4 @@
-"""Tests and intervals of a paired comparison: exact McNemar, Holm, the rule of a lost skill, bootstrap."""
+"""Tests of a paired comparison: exact McNemar, Holm, the rule of a lost skill."""
 
 from __future__ import annotations
 
@@ -6,9 +6,6 @@ import math
 from collections.abc import Sequence
 from functools import cache
 
-import numpy as np
-
-RESAMPLES = 2000
 _GRID = 400
 """Rates at which the worst case of ``lost_from`` is searched."""
 
@@ -55,13 +52,3 @@ def lost_from(items: int, level: float) -> int | None:
 
 def _at_least(n: int, least: int, p: float) -> float:
     return sum(math.comb(n, k) * p**k * (1.0 - p) ** (n - k) for k in range(least, n + 1))
-
-
-def interval(strata: Sequence[np.ndarray], tail: float = 0.025) -> tuple[float, float]:
-    """Returns the bootstrap interval of the mean of the strata's means, without ``tail`` at either end. Items
-    are drawn within their stratum, so that each has the same weight in every draw; the draws are the same in
-    every run."""
-    random = np.random.default_rng(0)
-    means = [one[random.integers(0, len(one), (RESAMPLES, len(one)))].mean(axis=1) for one in strata]
-    low, high = np.quantile(np.mean(means, axis=0), (tail, 1.0 - tail))
-    return float(low), float(high)

@@ -137,7 +137,7 @@ def test_rates_stand_beside_e_values(capsys: pytest.CaptureFixture[str]) -> None
     words = " ".join(output.split())
     assert re.search(r"Decisive is E of all: evidence against \S+ of 22.2 needed, ", words)
     assert "A candidate is taken back at 22.2." in words and "no other row decides alone" in words
-    assert "E that it is not worse: 0.56; shown from 10 on." in output
+    assert "E that it is not worse, by its outcomes: 0.56; shown from 10 on." in output
 
 
 def test_raw_totals_are_named_where_they_are_judged_and_the_rule_that_decides(capsys) -> None:

@@ -69,6 +69,11 @@ def test_an_equal_model_is_told_why_it_fails_and_how_many_items_it_takes(
     assert (stored["verdict"], stored["summary"]["suites"]["code_generation"]["needed"]) == ("failed", 466)
 
 
+def test_a_limit_of_zero_is_said_to_pass_only_a_better_model() -> None:
+    words = validate.what_it_asks("desk", 10_000, 0.0)
+    assert "passes only a model that is better, whatever the number of items" in words
+
+
 def test_as_json_it_prints_one_document_and_nothing_else(engine: Engine, tmp_path: Path) -> None:
     arguments = ["validate", MODELS["new"], "--suite", "desk", "--dir", str(tmp_path), "--json"]
     assert json.loads(CliRunner().invoke(app, arguments).stdout)["model"] == MODELS["new"]

@@ -192,11 +192,14 @@ def test_memory_is_bounded_and_late_sessions_are_refused_on_both_arms():
 
 def test_the_fullest_state_fits_into_a_message_of_a_server_with_default_settings():
     found = evidence()
-    for cohort in found.cohorts.values():
+    reward = Event(1, "s", "r1", True, 0.1, 0, 0, "reward", 1.0, "", raw_total=0.8076923076923077)
+    for name, cohort in found.cohorts.items():
         for i in range(MAX_SEEN):
             cohort.mark_judged(f"{i:08d}", 1_700_000_000_000 + i * 100)
         for i in range(MAX_PENDING):
-            cohort.await_maturity(f"p{i:07d}", [1_700_000_000_000 + i, 1, 0.123456789, 1.0, "feedback"])
+            raw = [*found._raw("reward", reward)] if name == "reward" else []
+            kind = "feedback" if name == "feedback" else "reward"
+            cohort.await_maturity(f"p{i:07d}", [1_700_000_000_000 + i, 1, 0.123456789, 1.0, kind, *raw])
     assert len(canonical_json(found.state())) < (1 << 20) - 65_536
 
 

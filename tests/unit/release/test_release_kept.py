@@ -132,6 +132,16 @@ async def test_an_item_that_the_judge_failed_is_played_again_and_a_damaged_file_
     assert inner.done == ["not asked"] and [one.item_id for one in found] == ["a", "b"]
 
 
+async def test_a_run_whose_form_this_version_does_not_know_is_played_again(tmp_path: Path) -> None:
+    inner, suite = suites(tmp_path, v0=0.2)
+    found = await suite.run_suite("desk", "v0")
+    await suite.run_checks("v0")
+    for file in tmp_path.glob("*.json"):
+        file.write_text('[{"item": "a", "solved": true}]')
+    assert await suite.run_suite("desk", "v0") == found and inner.runs == 2
+    assert await suite.run_checks("v0") == await inner.run_checks("v0")
+
+
 TASKS = {one.instructions: one for one in desk.tasks("validation", 12)}
 
 

@@ -45,12 +45,15 @@ def test_a_tag_and_a_key_are_named_and_what_is_missing_is_no_fault():
         [
             {"event": "models.tag", "by": "ada", "timestamp": at, "model_id": "v2", "tag": "stable",
              "taken_from": "v1"},
-            {"event": "admin.traffic", "by": "root", "key": "ci", "timestamp": at, "release_id": "r1"},
+            {"event": "admin.traffic", "by": "root", "key": "ci", "timestamp": at, "release_id": "r1",
+             "asked": {"model_id": "v3", "traffic_percentage": 25}, "result": "share"},
             {"event": "learning.pause", "by": "ada", "timestamp": at},
         ],
         [],
     )  # fmt: skip
     assert (tagged.by, tagged.about, tagged.why) == ("ada", "v2", "tag stable, taken_from v1")
     assert tagged.concerns("v1") and not tagged.concerns("v3")
-    assert (asked.by, asked.what, asked.about) == ("ci", "admin.traffic", "r1")
+    assert (asked.by, asked.what, asked.about) == ("ci", "admin.traffic", "v3")
+    assert asked.why == "release_id r1, result share, traffic_percentage 25"
+    assert asked.concerns("r1") and asked.concerns("v3") and not asked.concerns("v2")
     assert (bare.about, bare.why) == ("", "")

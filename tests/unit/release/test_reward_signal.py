@@ -40,22 +40,29 @@ def capital(*gaps: float, margin: float = 0.05) -> float:
 
 
 def test_the_raw_total_is_judged_beside_the_outcome_with_half_of_the_capital():
-    found = judged((False, 1.0, 0.8), (True, 1.0, 0.5))
-    halves = {"reward_outcome": capital(1.0 - 1.0 - 0.05), "reward_raw_total": capital(0.8 - 0.5 - 0.05)}
+    found = judged((False, 1.0, 0.1), (True, 1.0, 0.9), (False, 1.0, 0.8), (True, 1.0, 0.5))
+    before = capital(1.0 - 1.0 - 0.05)
+    halves = {
+        "reward_outcome": capital(1.0 - 1.0 - 0.05, 1.0 - 1.0 - 0.05),
+        "reward_raw_total": before * capital(0.8 - 0.5 - 0.05),
+    }
     e_values = found.gates.e_values()
     assert {name: e_values[name] for name in halves} == pytest.approx(halves)
     assert e_values["reward"] == pytest.approx(sum(halves.values()) / 2)
     arms = found.summary()["arms"]
-    assert arms["candidate"]["mean_raw_total"] == 0.5 and arms["candidate"]["mean_outcome"] == 1.0
-    assert arms["current"]["mean_raw_total"] == 0.8 and arms["current"]["raw_known"] == 1
+    assert arms["candidate"]["mean_raw_total"] == pytest.approx(0.7)
+    assert arms["candidate"]["mean_outcome"] == 1.0
+    assert arms["current"]["mean_raw_total"] == pytest.approx(0.45) and arms["current"]["raw_known"] == 2
 
 
-def test_the_capital_is_split_when_the_first_raw_total_is_known():
-    """Not before: without raw totals the outcome has all of it."""
+def test_the_capital_is_split_at_the_end_of_the_first_block_with_a_raw_total():
+    """Not before: without raw totals the outcome has all of it. The block itself counts for the outcome."""
     before = capital(1.0 - 0.0 - 0.05)
     alone = judged((False, 1.0, None), (True, 0.0, None))
     assert alone.gates.e_values()["reward"] == pytest.approx(before)
-    found = judged((False, 1.0, None), (True, 0.0, None), (False, 1.0, 0.8), (True, 1.0, 0.5))
+    split = judged((False, 1.0, 0.8), (True, 0.0, 0.1))
+    assert split.gates.e_values()["reward"] == pytest.approx(before)
+    found = judged((False, 1.0, 0.8), (True, 0.0, 0.1), (False, 1.0, 0.8), (True, 1.0, 0.5))
     halves = capital(0.95, -0.05), before * capital(0.25)
     assert found.gates.e_values()["reward"] == pytest.approx(sum(halves) / 2)
 
@@ -67,8 +74,10 @@ def test_with_the_outcome_as_signal_raw_totals_have_no_effect():
 
 
 def test_a_raw_total_is_never_compared_with_an_outcome():
-    found = judged((False, 1.0, 0.6), (True, 1.0, None), (False, 1.0, None), (True, 0.0, 0.4))
-    halves = capital(1.0 - 1.0 - 0.05, 1.0 - 0.0 - 0.05), capital(0.6 - 0.4 - 0.05)
+    first = (False, 1.0, 0.5), (True, 1.0, 0.5)
+    found = judged(*first, (False, 1.0, 0.6), (True, 1.0, None), (False, 1.0, None), (True, 0.0, 0.4))
+    outcome = capital(1.0 - 1.0 - 0.05, 1.0 - 1.0 - 0.05, 1.0 - 0.0 - 0.05)
+    halves = outcome, capital(1.0 - 1.0 - 0.05) * capital(0.6 - 0.4 - 0.05)
     assert found.gates.e_values()["reward"] == pytest.approx(sum(halves) / 2)
 
 
@@ -84,6 +93,20 @@ def test_the_gate_is_fair_when_raw_totals_are_known_later_and_more_often_on_one_
         for (candidate, known), high in zip(pattern, drawn, strict=True):
             gate.session(candidate, 1.0 if high else 0.5, (0.8 if high else 0.2) if known else None)
         expected += 0.5 ** len(pattern) * math.exp(gate.log_e)
+    assert expected == pytest.approx(1.0)
+
+
+def test_the_gate_is_fair_when_it_depends_on_the_outcome_whether_a_raw_total_is_known():
+    """Raw totals (which are all equal) are known of the candidate's sessions that do better than the current
+    one before them: the split must not spare the outcome's capital the bets that it loses there."""
+    expected = 0.0
+    for drawn in itertools.product((0.0, 1.0), repeat=8):
+        gate, before = RewardGate(0.0), 0.0
+        for number, value in enumerate(drawn):
+            candidate = number % 2 == 1
+            gate.session(candidate, value, 0.5 if candidate and value > before else None)
+            before = value
+        expected += 0.5 ** len(drawn) * math.exp(gate.log_e)
     assert expected == pytest.approx(1.0)
 
 

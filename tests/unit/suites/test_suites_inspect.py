@@ -140,6 +140,10 @@ def test_a_sample_with_an_error_is_unscored_and_a_repetition_has_its_own_name() 
     trace = 'File "/x/inspect_ai/scorer/_match.py", line 9, in score\n'
     sample.error = Fields(message="ValueError('x')", traceback=trace)
     assert outcome.item(sample, "task")["fault"] == "judge", "a scorer that fails says nothing of the policy"
+    sample.error = Fields(message="APIConnectionError('Connection error.')")
+    assert outcome.item(sample, "task")["fault"] == "judge", "the policy was not asked"
+    sample.error = Fields(message="Request timed out.")
+    assert outcome.item(sample, "task")["fault"] == "policy"
 
 
 @with_inspect

@@ -50,7 +50,7 @@ class GateRules:
     """Milliseconds between two checks of the threshold rule; 0: the E-values decide."""
     consecutive: int = 1
     reward_signal: Signal = OUTCOME
-    """Whether the reward gate judges raw totals beside the outcomes."""
+    """Numbers that the reward gate judges: with ``both`` raw totals beside the outcomes."""
     least_sessions: int = 0
     """Sessions of an arm that a window of the threshold rule needs; 0: any number, as earlier versions."""
 
@@ -223,10 +223,11 @@ class Evidence:
             self._ignore("repeated")
 
     def _raw(self, gate: Gate, event: Event) -> list[float]:
-        """Returns the raw total of a reward in a list; an empty one if it is not known or is not judged."""
+        """Returns the raw total of a reward in a list; an empty one if it is not known or is not judged. It
+        has four digits: with all of them, the sessions that wait would make the record too long."""
         if gate != "reward" or self.rules.reward_signal != BOTH or event.raw_total is None:
             return []
-        return [event.raw_total]
+        return [round(event.raw_total, 4)]
 
     def _settle(self) -> None:
         """Judges every unit that has matured on both arms, oldest assignment first."""

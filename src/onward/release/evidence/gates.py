@@ -129,9 +129,11 @@ class MeanGate:
 class RewardGate:
     """Tests that the candidate's mean outcome or its mean raw total is more than ``margin`` below current's.
 
-    Each of the two has a ``MeanGate``. Until a session has a raw total, the outcome has the whole capital.
-    Then the capital is split into halves, one for each. Their sum is again an e-process, and a fall of either
-    is found. A fall of the outcome alone is found as if the capital were half as large.
+    Each of the two has a ``MeanGate``. The outcome has the whole capital at first. It is split into halves,
+    one for each, at the end of the first block whose last session has a raw total; raw totals count from
+    then on. So a split never depends on values that are still to be bet on, and the sum is again an
+    e-process, whatever decides which raw totals are known. A fall of either is found. A fall of the outcome
+    alone is found as if the capital were half as large.
     """
 
     def __init__(self, margin: float) -> None:
@@ -143,11 +145,13 @@ class RewardGate:
 
     def session(self, candidate: bool, outcome: float, raw_total: float | None = None) -> None:
         """Adds one judged session; both numbers are in [0, 1]."""
-        if raw_total is not None and self.raw_total is None:
-            self.raw_total, self._split_at = MeanGate(self.margin), self.outcome.log_e
         self.outcome.value(candidate, outcome)
-        if raw_total is not None and self.raw_total is not None:
+        if raw_total is None:
+            return
+        if self.raw_total is not None:
             self.raw_total.value(candidate, raw_total)
+        elif not any(self.outcome.counts):  # the block ended with this session
+            self.raw_total, self._split_at = MeanGate(self.margin), self.outcome.log_e
 
     @property
     def log_e(self) -> float:

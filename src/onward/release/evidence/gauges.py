@@ -1,7 +1,7 @@
 """Metrics of a release on ``/metrics``, always set from its record and evidence, also after a restart.
 
 The mean raw total of a model (``agent_rl_model_reward_mean``) is not here, because the rewarder sets it. The
-gates judge by the outcome, which is another number and has a gauge of its own.
+outcome, which the gates judge beside it, has a gauge of its own.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ run that is under way. Invariant: only whole results are found there; an item th
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import json
 import os
@@ -16,7 +17,7 @@ import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from onward import __version__
 from onward.errors import EngineError
@@ -28,6 +29,7 @@ from onward.suites.suite import ItemResult, OnItem
 from onward.telemetry import logs
 
 log = logs.get("releaser")
+Result = TypeVar("Result", ItemResult, CheckResult)
 FOLDER = Path("validations") / "items"
 RUNS = 64
 """Number of runs that are stored; the one that was used least recently goes first."""
@@ -41,10 +43,12 @@ class KeptResults:
 
     def whole(self, key: str) -> list[dict[str, Any]] | None:
         """Returns the results of a finished run. It now counts as used last."""
-        found = _read(self._folder / f"{key}.json")
+        path = self._folder / f"{key}.json"
+        found = _read(path)
         if not isinstance(found, list):
             return None
-        os.utime(self._folder / f"{key}.json")
+        with contextlib.suppress(OSError):  # another process removed it since
+            os.utime(path)
         return found
 
     def finish(self, key: str, results: Iterable[Mapping[str, Any]]) -> None:
@@ -72,9 +76,24 @@ class KeptResults:
         shutil.rmtree(self._folder / key, ignore_errors=True)
 
     def _prune(self) -> None:
-        runs = sorted(self._folder.iterdir(), key=lambda path: path.stat().st_mtime, reverse=True)
+        runs = sorted(self._folder.iterdir(), key=_used_at, reverse=True)
         for path in runs[RUNS:]:
             self.drop(path.name.removesuffix(".json"))
+
+
+def _used_at(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0  # another process removed it
+
+
+def _made(kind: type[Result], stored: Iterable[Any] | None) -> list[Result] | None:
+    """Returns the stored results; None if there are none, or if one is not of the form of this version."""
+    try:
+        return None if stored is None else [kind(**one) for one in stored]
+    except TypeError:
+        return None
 
 
 def _read(path: Path) -> Any:
@@ -144,10 +163,11 @@ class KeptSuite:
         key = await self._key(f"{name}@{await self._inner.suite_digest(name)}", digest)
         if key is None:
             return await self._inner.run_suite(name, digest, done, on_result)
-        whole = await asyncio.to_thread(self._kept.whole, key)
+        whole = _made(ItemResult, await asyncio.to_thread(self._kept.whole, key))
         if whole is not None:
-            return self._again([ItemResult(**one) for one in whole])
-        stored = [ItemResult(**one) for one in await asyncio.to_thread(self._kept.items, key)]
+            return self._again(whole)
+        items = await asyncio.to_thread(self._kept.items, key)
+        stored = [made for one in items for made in _made(ItemResult, [one]) or ()]
         writing: set[asyncio.Task[None]] = set()
 
         def finished(result: ItemResult) -> None:
@@ -166,9 +186,11 @@ class KeptSuite:
 
     async def run_checks(self, digest: str | None) -> list[CheckResult]:
         key = await self._key("checks", digest)
-        whole = None if key is None else await asyncio.to_thread(self._kept.whole, key)
+        whole = None
+        if key is not None:
+            whole = _made(CheckResult, await asyncio.to_thread(self._kept.whole, key))
         if whole is not None:
-            return [CheckResult(**one) for one in whole]
+            return whole
         found = await self._inner.run_checks(digest)
         if key is not None:
             await self._finish(key, [asdict(one) for one in found])
@@ -184,11 +206,7 @@ class KeptSuite:
     async def _put(self, key: str, result: ItemResult) -> None:
         try:
             await asyncio.to_thread(self._kept.put, key, result.item_id, asdict(result))
-        except (
-            OSError,
-            TypeError,
-            ValueError,
-        ) as error:  # the item is played again then; the validation is no worse for it
+        except (OSError, TypeError, ValueError) as error:  # the item is played again then
             log.warning("the result of an item was not stored", item_id=result.item_id, error=str(error))
 
     async def _finish(self, key: str, results: list[dict[str, Any]]) -> None:

@@ -12,6 +12,11 @@ from typing import Any, Literal
 _WORDS = {"c": 1.0, "p": 0.5, "i": 0.0, "n": 0.0, "yes": 1.0, "true": 1.0, "no": 0.0, "false": 0.0}
 """Inspect's letters for correct, partly correct, incorrect and no answer, and its words for a truth value."""
 _NOTE_CHARACTERS = 300
+UNREACHED = (
+    *("APIConnectionError", "ConnectError", "Connection error"),
+    *("Error code: 401", "Error code: 403", "Error code: 429"),
+)
+"""Beginnings of the message of a request that did not reach the policy."""
 _SCORERS = ("/inspect_ai/scorer/", "in score\n", "scorer(")
 """Marks of a scorer's frame in a traceback."""
 Fault = Literal["policy", "judge"]
@@ -56,10 +61,12 @@ def item_id(sample_id: object, epoch: int) -> str:
 
 def _judgement(sample: Any) -> tuple[float | None, str, Fault]:
     """Returns score, note, and whose fault it is if there is no score. The first scorer of the task decides.
-    An error is the policy's, such as a request that is too long for it, unless a scorer raised it."""
+    An error is the policy's, such as a request that is too long for it, unless a scorer raised it or the
+    request did not reach the policy."""
     if sample.error is not None:
+        message = str(sample.error.message)
         scorer = any(frame in str(getattr(sample.error, "traceback", "")) for frame in _SCORERS)
-        return None, str(sample.error.message), "judge" if scorer else "policy"
+        return None, message, "judge" if scorer or message.startswith(UNREACHED) else "policy"
     if not sample.scores:
         return None, "The task has no scorer.", "judge"
     name, score = next(iter(sample.scores.items()))

@@ -23,6 +23,7 @@ from onward.errors import ConfigError, EngineError, MissingExtraError
 from onward.processes import COMPUTING, child_environment
 from onward.spelling import closest_name
 from onward.suites.finding import Sources
+from onward.suites.inspect.outcome import UNREACHED
 from onward.suites.suite import Endpoint, ItemResult, OnItem
 
 PYTHON_VARIABLE = "ONWARD_EVAL_PYTHON"
@@ -31,10 +32,7 @@ _MODULE = "onward.suites.inspect.child"
 _DESCRIBE_SECONDS = 120.0
 _END_SECONDS = 5.0
 _OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "INSPECT_TELEMETRY": "", "NO_PROXY": "*"}
-_AWAY = (
-    *("APIConnectionError", "APITimeoutError", "ConnectError", "Connection error", "Request timed out"),
-    *("Error code: 401", "Error code: 403", "Error code: 429", "Error code: 5"),
-)
+_AWAY = (*UNREACHED, "APITimeoutError", "Request timed out", "Error code: 5")
 """Beginnings of the errors of a sample whose cause is the endpoint, not the item."""
 
 
