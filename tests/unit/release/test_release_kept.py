@@ -101,17 +101,18 @@ async def test_fresh_plays_everything_again_once(tmp_path: Path) -> None:
     assert (inner.runs, fresh.known) == (2, 100)
 
 
-async def test_an_item_that_the_judge_failed_is_played_again_and_a_damaged_file_is_none(
-    tmp_path: Path,
+@pytest.mark.parametrize("fault", ["judge", "policy"])
+async def test_an_item_without_a_score_is_played_again_and_a_damaged_file_is_none(
+    tmp_path: Path, fault: Any
 ) -> None:
     class Judged(FakeSuite):
-        fault: Any = "judge"
+        score: float | None = None
 
         async def run_suite(
             self, name: str, digest: str | None, done: Any = None, on_result: Any = None
         ) -> list[ItemResult]:
             self.done = sorted(done)
-            new = ItemResult("b", "k", None, False, fault=self.fault)
+            new = ItemResult("b", "k", self.score, False, fault=fault)
             found = [done.get("a", ItemResult("a", "k", 1.0, True)), new]
             for result in found:
                 on_result(result)
@@ -124,7 +125,7 @@ async def test_an_item_that_the_judge_failed_is_played_again_and_a_damaged_file_
     assert inner.done == ["a"]
     (file,) = tmp_path.glob("*/*.json")
     file.write_text('{"item_id": "a", "ki')
-    inner.fault = "policy"
+    inner.score = 0.0
     await suite.run_suite("mine", "v0")
     assert inner.done == [], "half a file is no result"
     inner.done = ["not asked"]

@@ -3,7 +3,7 @@
 A result is a function of policy, item and seed, so one that is stored is as good as a new one: after a
 restart a validation goes on, and the candidate of one release is not played again as current of the next.
 ``validations/items/`` of the data folder has a file per finished run, and a folder with a file per item of a
-run that is under way. Invariant: only whole results are found there; an item that the judge failed is none.
+run that is under way. Invariant: only whole results are found there; an item without a score has none.
 """
 
 from __future__ import annotations
@@ -233,5 +233,6 @@ class KeptSuite:
 
 
 def _is_final(result: ItemResult) -> bool:
-    """Returns whether a further run would give the same result: not if the judge failed."""
-    return result.score is not None or result.fault == "policy"
+    """Returns whether the result is stored. One without a score is not, whoever is at fault: a timeout on a busy
+    machine would count against this model in every comparison that follows."""
+    return result.score is not None
