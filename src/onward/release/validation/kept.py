@@ -233,6 +233,6 @@ class KeptSuite:
 
 
 def _is_final(result: ItemResult) -> bool:
-    """Returns whether the result is stored. One without a score is not, whoever is at fault: a timeout on a busy
-    machine would count against this model in every comparison that follows."""
+    """Returns whether the result is stored. One without a score is not, whoever is at fault: a timeout on a
+    busy machine would count against this model in every comparison that follows."""
     return result.score is not None
