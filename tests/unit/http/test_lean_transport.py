@@ -3,10 +3,16 @@
 import asyncio
 import gzip
 import socket
+import ssl
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
 
 import httpx
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from onward.http.lean_transport import LeanTransport
 
@@ -249,3 +255,42 @@ async def test_an_address_that_leads_nowhere_does_not_hold_up_the_next(monkeypat
         assert (await client.post("http://two.example/", json={})).text == "hello"
     for one in (full, *waiting):
         one.close()
+
+
+def certificate(folder, name):
+    """Returns the file of a certificate for ``name`` that no authority has signed, with its key."""
+    key, now = ec.generate_private_key(ec.SECP256R1()), datetime.now(UTC)
+    own = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+    made = (
+        x509.CertificateBuilder(own, own, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
+        .sign(key, SHA256())
+    )
+    file = folder / f"{name}.pem"
+    secret = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    file.write_bytes(secret + made.public_bytes(Encoding.PEM))
+    return file
+
+
+async def test_a_server_proves_its_name(tmp_path):
+    """A stranger's key must not get the provider's key: neither unsigned, nor signed for another name."""
+    transport, said = LeanTransport(), Said([SIZED], [SIZED])
+    url = {}
+    for name in ("localhost", "other.example"):
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(certificate(tmp_path, name))
+        server = await asyncio.start_server(said.serve, "127.0.0.1", 0, ssl=context)
+        url[name] = f"https://localhost:{server.sockets[0].getsockname()[1]}"
+    async with httpx.AsyncClient(transport=transport) as client:
+        with pytest.raises(httpx.ConnectError, match="certificate"):
+            await client.post(url["localhost"], json={})
+        for name in url:
+            transport._tls.load_verify_locations(tmp_path / f"{name}.pem")
+        with pytest.raises(httpx.ConnectError, match="Hostname mismatch"):
+            await client.post(url["other.example"], json={})
+        assert said.requests == []
+        for _ in range(2):
+            assert (await client.post(url["localhost"], json={})).text == "hello"
+    assert len(said.requests) == 2

@@ -24,7 +24,7 @@ from onward.lm.probe import Expected, Probe
 from onward.lm.request import Sample, SampleRequest
 from onward.serving.engines import RequestRefusedError
 from onward.serving.engines.vllm import VllmSampling, VoidSample
-from onward.serving.engines.vllm_http import Choice, Greedy, OnTokens, UnknownModelError, VllmHttp, detail
+from onward.serving.engines.vllm_http import Choice, Greedy, OnTokens, VllmHttp, detail
 from onward.telemetry import logs
 from onward.training.checkpoints import ADAPTER_FILES, sha256_file
 
@@ -163,11 +163,7 @@ class OllamaHttp(VllmHttp):
             "shift": False,
             "keep_alive": self._keep_alive,
         }
-        response = await self._send("POST", "/api/generate", body)
-        if response.status_code == 404:
-            raise UnknownModelError(f"Ollama does not have {name[:12]}: {detail(response)}")
-        self._raise_for(response)
-        return dict(response.json())
+        return await self._json("POST", "/api/generate", body)
 
 
 class OllamaChoice(Choice):
