@@ -92,9 +92,10 @@ async def test_requests_that_its_api_cannot_serve_are_refused(world, made):
         await client.sample(ask(prompt_ids=[*PROMPT, *apart]))
 
 
-async def test_log_probs_reach_a_client_that_asks_for_them(world):
+@pytest.mark.parametrize("alternatives", [0, 1])
+async def test_log_probs_reach_a_client_that_asks_for_them(world, alternatives):
     _, client, _, _ = world
-    sample = await client.sample(ask(alternatives=1))
+    sample = await client.sample(ask(alternatives=alternatives))
     assert len(sample.entries) in (sample.used, sample.used - 1), "the end of the answer has none"
     assert "".join(one["token"] for one in sample.entries).startswith(sample.text[:1])
     assert sample.entries[0]["at"] == 0 and all(one["logprob"] <= 0 for one in sample.entries)

@@ -242,9 +242,10 @@ class OllamaSampling(VllmSampling):
         if request.stop_texts:
             options["stop"] = list(request.stop_texts)
         model = self._base_name if request.adapter is None else request.adapter
-        body: dict[str, Any] = {"model": model, "options": options}
+        # A request does not say whether its client asked for the log-probs without alternatives.
+        body: dict[str, Any] = {"model": model, "options": options, "logprobs": True}
         if request.alternatives:
-            body |= {"logprobs": True, "top_logprobs": request.alternatives}
+            body["top_logprobs"] = request.alternatives
         if request.grammar is not None:
             body["format"] = json.loads(request.grammar.source)
         return body
