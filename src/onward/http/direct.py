@@ -6,11 +6,12 @@ An app with other layers than its guard, such as rules for web pages, has no sho
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from fastapi import FastAPI
-from pydantic_core import to_json
+from pydantic_core import PydanticSerializationError, to_json
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -26,7 +27,10 @@ class FastJson(Response):
     media_type = "application/json"
 
     def render(self, content: Any) -> bytes:
-        return to_json(content, inf_nan_mode="null")
+        try:
+            return to_json(content, inf_nan_mode="null")
+        except PydanticSerializationError:  # half a surrogate pair, as a cut emoji has, or a deep answer
+            return json.dumps(content).encode()
 
 
 class Direct:

@@ -26,6 +26,7 @@ from onward.lm.network import Segment, Shape, Weights, final_norm, run_layers
 from onward.lm.packing import Packed
 from onward.lm.precision import place
 from onward.lm.sharing import common_prefix
+from onward.lm.tokenizer import save_tokenizer
 from onward.lm.tokens import TokenRow
 
 GENERATION = "generation_config.json"
@@ -86,7 +87,7 @@ class Policy(LoadedModel[Adapter]):
         (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
         if (self.folder / GENERATION).is_file() and not (folder / GENERATION).exists():
             shutil.copyfile(self.folder / GENERATION, folder / GENERATION)
-        self.tokenizer.save_pretrained(folder)
+        save_tokenizer(self.tokenizer, self.folder, folder)
 
     def new_adapter(
         self,

@@ -96,3 +96,8 @@ def test_an_app_with_further_layers_has_no_short_way():
 def test_json_is_written_as_the_standard_library_reads_it():
     value = {"a": [1, 2.5, 1e-7, -0.0, 10**30, True, None], "ü": "😀\n", "nan": math.nan}
     assert json.loads(FastJson(value).body) == {**value, "nan": None}
+    deep: list = []
+    for _ in range(400):
+        deep = [deep]
+    for odd in ({"half": "\ud83d"}, deep):
+        assert json.loads(FastJson(odd).body) == odd

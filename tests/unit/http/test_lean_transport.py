@@ -2,10 +2,17 @@
 
 import asyncio
 import gzip
+import socket
+import ssl
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
 
 import httpx
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from onward.http.lean_transport import LeanTransport
 
@@ -101,6 +108,8 @@ async def test_a_stream_arrives_piece_by_piece_and_leaving_it_closes_the_connect
     ([b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhello", None], httpx.RemoteProtocolError),
     ([CHUNK, None], httpx.RemoteProtocolError),
     ([b"SSH-2.0-x\r\n\r\n"], httpx.RemoteProtocolError),
+    ([b"HTTP/1.1 101 X\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\nabc"], httpx.RemoteProtocolError),
+    ([b"HTTP/1.1 200 OK\r\nX-A: ", *[b"a" * 30_000] * 5], httpx.RemoteProtocolError),
     ([asyncio.Event()], httpx.ReadTimeout),
 ])  # fmt: skip
 async def test_faults_are_those_of_httpx(answer, error):
@@ -136,3 +145,152 @@ async def test_a_cancelled_call_closes_its_connection():
             await call
         assert client._transport._idle.get(("http", "127.0.0.1", client.base_url.port), []) == []
         said.answers.append([])
+
+
+@pytest.mark.parametrize("stray", [
+    b"HTTP/1.1 408 Request Timeout\r\nContent-Length: 0\r\nConnection: close\r\n\r\n", b"xx", SIZED,
+])  # fmt: skip
+@pytest.mark.parametrize("is_at_once", [True, False])
+async def test_what_comes_after_an_answer_is_not_read_as_the_next_one(stray, is_at_once):
+    first = [SIZED + stray] if is_at_once else [SIZED, asyncio.Event(), stray]
+    said = Said([*first, None], [b"HTTP/1.1 201 OK\r\nContent-Length: 0\r\n\r\n"])
+    async with client_of(said) as client:
+        answer = await client.post("/", json={})
+        assert (answer.status_code, answer.text, answer.headers.get_list("x-a")) == (200, "hello", ["1"])
+        if not is_at_once:
+            first[1].set()
+        await asyncio.sleep(0.05)
+        assert (await client.post("/", json={})).status_code == 201
+    assert said.connections == 2
+
+
+async def test_a_request_that_timed_out_does_not_reach_the_server_later():
+    got = asyncio.Queue()
+
+    async def slow(reader, writer):
+        await asyncio.sleep(0.4)
+        size = 0
+        try:
+            while data := await reader.read(1 << 20):
+                size += len(data)
+        except ConnectionError:
+            pass
+        got.put_nowait(size)
+        writer.close()
+
+    server = await asyncio.start_server(slow, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    body = b"x" * (64 << 20)
+    async with httpx.AsyncClient(transport=LeanTransport(), timeout=httpx.Timeout(5, write=0.2)) as client:
+        with pytest.raises(httpx.WriteTimeout):
+            await client.post(url, content=body)
+    assert await asyncio.wait_for(got.get(), 10) < len(body)
+    server.close()
+
+
+async def test_a_body_of_unknown_length_is_sent_with_its_length():
+    async def pieces():
+        yield b"ab"
+        yield b"c"
+
+    said = Said([SIZED])
+    async with client_of(said) as client:
+        await client.post("/", content=pieces())
+    head, _, body = said.requests[0].partition(b"\r\n\r\n")
+    assert body == b"abc" and b"\r\nContent-Length: 3" in head and b"transfer-encoding" not in head.lower()
+
+
+@pytest.mark.parametrize("value", ["a\r\nX-B: 1", "a\nX-B: 1", "a\rb", "a\0b"])
+async def test_a_header_cannot_become_two(value):
+    said = Said([SIZED])
+    async with client_of(said) as client:
+        with pytest.raises(httpx.LocalProtocolError):
+            await client.post("/", json={}, headers={"X-A": value})
+    assert said.requests == []
+
+
+async def test_an_answer_to_head_has_no_body():
+    said = Said([b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n"], [SIZED])
+    async with client_of(said) as client:
+        answer = await client.head("/")
+        assert (answer.headers["content-length"], answer.content) == ("5", b"")
+        assert (await client.post("/", json={})).text == "hello"
+
+
+async def test_old_idle_connections_are_closed(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("onward.http.lean_transport.monotonic", lambda: now[0])
+    more = asyncio.Event()
+    said = Said([more, SIZED], [more, SIZED], [SIZED])
+    async with client_of(said) as client:
+        both = [asyncio.create_task(client.post("/", json={})) for _ in range(2)]
+        while len(said.requests) < 2:
+            await asyncio.sleep(0.01)
+        more.set()
+        await asyncio.gather(*both)
+        now[0] = 4.0
+        await client.post("/", json={})  # takes one of the two
+        assert said.connections == 2
+        now[0] = 6.0
+        said.answers.append([SIZED])
+        await client.post("/", json={})
+        await asyncio.sleep(0.05)
+        assert (said.connections, said.closed) == (2, 1)
+
+
+async def test_an_address_that_leads_nowhere_does_not_hold_up_the_next(monkeypatch):
+    full = socket.create_server(("127.0.0.1", 0), backlog=0)
+    waiting = [socket.socket() for _ in range(4)]
+    for one in waiting:  # its queue is full: further connections wait
+        one.setblocking(False)
+        one.connect_ex(full.getsockname())
+    said = Said([SIZED])
+    async with client_of(said, connect=2.0) as client:
+        good = ("127.0.0.1", client.base_url.port)
+
+        async def both(*_, **__):
+            return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", at) for at in (full.getsockname(), good)]
+
+        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", both)
+        assert (await client.post("http://two.example/", json={})).text == "hello"
+    for one in (full, *waiting):
+        one.close()
+
+
+def certificate(folder, name):
+    """Returns the file of a certificate for ``name`` that no authority has signed, with its key."""
+    key, now = ec.generate_private_key(ec.SECP256R1()), datetime.now(UTC)
+    own = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+    made = (
+        x509.CertificateBuilder(own, own, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
+        .sign(key, SHA256())
+    )
+    file = folder / f"{name}.pem"
+    secret = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    file.write_bytes(secret + made.public_bytes(Encoding.PEM))
+    return file
+
+
+async def test_a_server_proves_its_name(tmp_path):
+    """A stranger's key must not get the provider's key: neither unsigned, nor signed for another name."""
+    transport, said = LeanTransport(), Said([SIZED], [SIZED])
+    url = {}
+    for name in ("localhost", "other.example"):
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(certificate(tmp_path, name))
+        server = await asyncio.start_server(said.serve, "127.0.0.1", 0, ssl=context)
+        url[name] = f"https://localhost:{server.sockets[0].getsockname()[1]}"
+    async with httpx.AsyncClient(transport=transport) as client:
+        with pytest.raises(httpx.ConnectError, match="certificate"):
+            await client.post(url["localhost"], json={})
+        for name in url:
+            transport._tls.load_verify_locations(tmp_path / f"{name}.pem")
+        with pytest.raises(httpx.ConnectError, match="Hostname mismatch"):
+            await client.post(url["other.example"], json={})
+        assert said.requests == []
+        for _ in range(2):
+            assert (await client.post(url["localhost"], json={})).text == "hello"
+    assert len(said.requests) == 2

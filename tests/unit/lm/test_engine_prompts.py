@@ -72,6 +72,21 @@ async def test_the_choices_of_one_request_are_encoded_once(engine, monkeypatch, 
     assert texts == [asked["messages"], other["messages"], asked["messages"]]
 
 
+async def test_a_prompt_that_could_not_be_encoded_is_tried_again(engine, monkeypatch):
+    render, failures = engine._chat.render, [MemoryError()]
+
+    def failing_once(*given: Any) -> list[int]:
+        if failures:
+            raise failures.pop()
+        return render(*given)
+
+    monkeypatch.setattr(engine._chat, "render", failing_once)
+    asked = _request("hi")
+    with pytest.raises(RequestRefusedError):
+        await engine._prompts.read(asked, None)
+    assert await engine._prompts.read(asked, None) == (None, render(asked["messages"], []))
+
+
 @pytest.mark.parametrize("prompt", ["hello world " * 75_000, " " * 900_000, [5] * 2049])
 async def test_a_raw_prompt_that_cannot_fit_is_refused_without_being_encoded(engine, monkeypatch, prompt):
     monkeypatch.setattr(engine._chat, "encode", lambda *_: pytest.fail("it was encoded"))

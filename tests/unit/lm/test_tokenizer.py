@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -38,8 +39,21 @@ def test_every_type_of_model_has_the_tokens_of_its_file(own: Path, tmp_path: Pat
         )
 
 
+def test_a_saved_model_names_the_class_of_its_tokenizer_as_its_base_does(own: Path, tmp_path: Path) -> None:
+    """Other engines look it up by this name."""
+    shutil.copytree(own, tmp_path / "base")
+    file = tmp_path / "base" / "tokenizer_config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "tokenizer_class": "Qwen2Tokenizer"}))
+    policy = Policy.load(tmp_path / "base")
+    for folder in (tmp_path / "saved", tmp_path / "base"):
+        policy.save(folder)
+        assert json.loads((folder / file.name).read_text())["tokenizer_class"] == "Qwen2Tokenizer"
+
+
 def test_a_saved_model_has_the_tokens_of_the_one_that_was_loaded(own: Path, tmp_path: Path) -> None:
     Policy.load(own).save(tmp_path)
+    for file in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        assert (tmp_path / file).read_bytes() == (own / file).read_bytes()
     plain, again = Tokenizer.from_file(str(own / "tokenizer.json")), Policy.load(tmp_path).tokenizer
     assert [again.encode(text, add_special_tokens=False) for text in TEXTS] == [
         plain.encode(text, add_special_tokens=False).ids for text in TEXTS

@@ -19,6 +19,7 @@ from onward.lm.loaded_model import LoadedModel
 from onward.lm.model_path import ComputePath
 from onward.lm.packing import Wanted
 from onward.lm.precision import place
+from onward.lm.tokenizer import save_tokenizer
 from onward.lm.tokens import TokenRow
 
 CHUNK = 256
@@ -89,7 +90,7 @@ class AnyPolicy(LoadedModel[PeftAdapter]):
         self.module.save_pretrained(folder, state_dict=raw)
         config = json.loads((self.folder / "config.json").read_text())  # dropout and noise as they were
         (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
-        self.tokenizer.save_pretrained(folder)
+        save_tokenizer(self.tokenizer, self.folder, folder)
 
     def tensors(self) -> Iterator[Tensor]:
         """Yields every distinct weight of the network, without those of adapters."""

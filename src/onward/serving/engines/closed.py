@@ -102,6 +102,7 @@ class ClosedEngine:
                 name: int((answer.get("usage") or {}).get(name) or 0)
                 for name in ("prompt_tokens", "completion_tokens")
             }
+            entries = _with_places((choice.get("logprobs") or {}).get("content") or [])
         except (KeyError, IndexError, TypeError, AttributeError, ValueError):
             raise EngineError(
                 f"{self._http.server} at {self._http.url} sent no chat completion: does it have OpenAI's API?"
@@ -110,7 +111,6 @@ class ClosedEngine:
             "generation_id": new_id(), **asked, **WITHOUT_TOKENS,
             "finish_reason": _REASONS.get(reason, "stop"), "model_digest": self._digest,
         }  # fmt: skip
-        entries = _with_places((choice.get("logprobs") or {}).get("content") or [])
         return Generation(text, sampling, {**used, "total_tokens": sum(used.values())}, entries)
 
 
@@ -169,6 +169,7 @@ def _text(message: dict[str, Any]) -> str:
     blocks = [
         json.dumps({"name": one["name"], "arguments": arguments_of(one)}, ensure_ascii=False) for one in calls
     ]
+    blocks = [block.replace("tool_call>", "tool_call\\u003e") for block in blocks]  # an argument's own words
     said = str(message.get("content") or message.get("refusal") or "")
     return "\n".join(
         [*([said] if said or not blocks else []), *(f"<tool_call>{b}</tool_call>" for b in blocks)]

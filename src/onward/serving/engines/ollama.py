@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from onward.lm.probe import Expected, Probe
 from onward.lm.request import Sample, SampleRequest
 from onward.serving.engines import RequestRefusedError
 from onward.serving.engines.vllm import VllmSampling, VoidSample
-from onward.serving.engines.vllm_http import Choice, Greedy, OnTokens, UnknownModelError, VllmHttp, detail
+from onward.serving.engines.vllm_http import Choice, Greedy, OnTokens, VllmHttp, detail
 from onward.telemetry import logs
 from onward.training.checkpoints import ADAPTER_FILES, sha256_file
 
@@ -163,11 +164,7 @@ class OllamaHttp(VllmHttp):
             "shift": False,
             "keep_alive": self._keep_alive,
         }
-        response = await self._send("POST", "/api/generate", body)
-        if response.status_code == 404:
-            raise UnknownModelError(f"Ollama does not have {name[:12]}: {detail(response)}")
-        self._raise_for(response)
-        return dict(response.json())
+        return await self._json("POST", "/api/generate", body)
 
 
 class OllamaChoice(Choice):
@@ -245,9 +242,10 @@ class OllamaSampling(VllmSampling):
         if request.stop_texts:
             options["stop"] = list(request.stop_texts)
         model = self._base_name if request.adapter is None else request.adapter
-        body: dict[str, Any] = {"model": model, "options": options}
+        # A request does not say whether its client asked for the log-probs without alternatives.
+        body: dict[str, Any] = {"model": model, "options": options, "logprobs": True}
         if request.alternatives:
-            body |= {"logprobs": True, "top_logprobs": request.alternatives}
+            body["top_logprobs"] = request.alternatives
         if request.grammar is not None:
             body["format"] = json.loads(request.grammar.source)
         return body
@@ -272,15 +270,21 @@ class OllamaSampling(VllmSampling):
         """Returns the likeliest token's log-prob at each position. A position whose prompt has no exact text
         is not asked, and the end of an answer has no log-prob: both count as expected."""
         found = []
-        ends = set(self.tokenizer.all_special_ids)
         for at, (token, value) in enumerate(zip(expected.token_ids, expected.logprobs, strict=True)):
             start = [*stored.prompt_ids, *expected.token_ids[:at]]
-            if token in ends or self._encode(self._spell(start)) != start:
+            if token in self._control or self._encode(self._spell(start)) != start:
                 found.append(value)
                 continue
             answer = await self._http.greedy(model, start, 1)
             found.append(answer.logprobs[0] if answer.logprobs else float("nan"))
         return found
+
+    @cached_property
+    def _control(self) -> frozenset[int]:
+        """The control tokens. Those that begin and end a header have no name of their own in Llama 3's
+        settings, so transformers does not list them as special."""
+        added = self.tokenizer.added_tokens_decoder
+        return frozenset((*self.tokenizer.all_special_ids, *(i for i, one in added.items() if one.special)))
 
     def _spell(self, ids: Sequence[int]) -> str:
         return str(
@@ -294,8 +298,8 @@ class OllamaSampling(VllmSampling):
         """Returns the text of a prompt, without the first token of text, which the server adds itself. Raises
         RequestRefusedError if the server would read a word of a message as a control token."""
         text = self._spell(ids)
-        special = set(self.tokenizer.all_special_ids)
-        if sum(token in special for token in self._encode(text)) != sum(token in special for token in ids):
+        control = self._control
+        if sum(token in control for token in self._encode(text)) != sum(token in control for token in ids):
             raise RequestRefusedError(
                 "A message contains a control word of this model, such as its end of a turn, and Ollama's "
                 "API would read it as one: take it out."

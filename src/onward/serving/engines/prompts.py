@@ -49,12 +49,17 @@ class PromptReader:
 
     async def _once(self, parts: Any, work: Callable[[], Awaitable[Prompt]]) -> Prompt:
         """Returns the result of ``work``, which runs once for calls with the same ``parts``. The end of one
-        call does not end it for the others."""
+        call does not end it for the others. A failure is not remembered: it may pass."""
         key = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
         found = self._recent.get(key)
         if found is None:
             found = self._recent[key] = asyncio.ensure_future(work())
-        return await asyncio.shield(found)
+        try:
+            return await asyncio.shield(found)
+        except Exception:
+            if self._recent.get(key) is found:
+                del self._recent[key]
+            raise
 
     async def _raw(self, prompt: str | Sequence[int]) -> Prompt:
         return None, await asyncio.to_thread(self._options.prompt_ids, prompt, self._max_context)
