@@ -99,7 +99,7 @@ class VllmHttp:
     remedy = "start it with --logprobs-mode processed_logprobs"
     """Cure for log-probs before temperature."""
     key_is = "its --api-key"
-    """What the setting of the key must hold."""
+    """Value of the setting ``key``, in words."""
 
     def __init__(self, url: str, key: str = "", *, timeout_seconds: float = 600.0) -> None:
         self.url = url.rstrip("/").removesuffix("/v1")
