@@ -74,7 +74,11 @@ class Table:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         if not self._rows:
-            yield Text(f"{plain(self.title)}: {self.empty}." if self.title else f"{self.empty.capitalize()}.")
+            yield Text(
+                f"{plain(self.title)}: {self.empty}."
+                if self.title
+                else f"{self.empty[:1].upper()}{self.empty[1:]}."
+            )
             return
         if self.title:
             yield Text(plain(self.title), style="bold")

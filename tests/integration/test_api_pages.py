@@ -247,3 +247,15 @@ async def test_an_error_of_the_store_is_not_shown_on_the_page(
     async with api(bus, tmp_path) as (_, client):
         text = (await client.get("/")).text
         assert "does not answer" in text and "inside.example.org" not in text
+
+
+async def test_an_agent_with_the_address_of_the_api_is_shown_the_way_to_the_gateway(
+    bus: Bus, tmp_path: Path
+) -> None:
+    async with api(bus, tmp_path) as (_, client):
+        answer = await client.post("/v1/chat/completions", json={})
+        here = str(client.base_url)
+    assert answer.status_code == 404 and answer.json()["error"]["message"] == (
+        f"There is no /v1/chat/completions here: {here.rstrip('/')}/ lists what there is, "
+        f"and the gateway's address for agents."
+    )

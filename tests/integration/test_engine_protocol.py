@@ -3,6 +3,7 @@
 import asyncio
 from contextlib import asynccontextmanager
 
+import httpx
 import pytest
 from adapted_policy import adapted
 from capture_world import TOOLS, close, records, told, trajectories
@@ -19,7 +20,7 @@ from onward.lm.probe import Probe
 from onward.serving.engines import AnswerOptions, RequestRefusedError
 from onward.serving.engines.capabilities import ENGINES
 from onward.serving.engines.child import SERVERS, EngineServer
-from onward.serving.engines.closed import ClosedProcess
+from onward.serving.engines.closed import ChatHttp, ClosedEngine, ClosedProcess
 from onward.serving.engines.local import LocalEngine
 from onward.serving.engines.sampling import SamplingThread
 from onward.training.data.admission import AdmissionRules, ScoredTrajectory, line
@@ -151,8 +152,8 @@ async def test_work_on_a_closed_engine_is_recorded_without_tokens_and_trains_by_
     with ChatServer(script, "closed-1").running() as api:
         api.fetched += [{"object": "list", "data": []}] * 100
         process = ClosedProcess(closed_settings(api.url))
-        options = {"engine": "openai"}
-        async with World(bus, tmp_path, engine=await process.start(), model=options) as world:
+        options = {"model": {"engine": "openai"}, "openai": {"url": api.url, "model": "closed-1"}}
+        async with World(bus, tmp_path, engine=await process.start(), **options) as world:
             messages = [{"role": "user", "content": "Weather in Oslo?"}]
             agent = agent_of(world)
             first = await agent.chat.completions.create(model="onward", messages=messages, tools=TOOLS)
@@ -165,6 +166,7 @@ async def test_work_on_a_closed_engine_is_recorded_without_tokens_and_trains_by_
         await process.stop()
     assert last.choices[0].message.content == "Rain."
     assert first.model_extra["onward"]["sampling"] is None
+    assert found["metadata"]["model"] == "closed-1"
     sent = api.requests[1]["messages"]
     assert sent[1]["tool_calls"][0]["function"] == {"name": "weather", "arguments": '{"of": "Oslo"}'}
     assert sent[2]["tool_call_id"] == sent[1]["tool_calls"][0]["id"]
@@ -186,6 +188,25 @@ async def test_work_on_a_closed_engine_is_recorded_without_tokens_and_trains_by_
 def test_a_closed_engine_needs_an_address_and_a_model(url, model, missing):
     with pytest.raises(ConfigError, match=rf"openai\.{missing} is empty"):
         ClosedProcess(closed_settings(url, model))
+
+
+async def test_a_server_that_answers_with_a_page_or_refuses_the_key_is_one_sentence():
+    page = httpx.Response(501, text="<html><body>\n<h1>Error response</h1>\n</body></html>")
+    key = httpx.Response(401, json={"error": {"message": "Incorrect API key"}})
+    said = []
+    for answer in (page, key):
+        http = ChatHttp("http://127.0.0.1:1/v1")
+        http._client = httpx.AsyncClient(
+            base_url=http.url, transport=httpx.MockTransport(lambda _, answer=answer: answer)
+        )
+        with pytest.raises(EngineError) as caught:
+            await ClosedEngine(http, "closed-1").health()
+        said.append(str(caught.value))
+    assert said == [
+        "The server of [openai] failed with HTTP 501: Not Implemented",
+        "The server of [openai] at http://127.0.0.1:1 refuses the key: "
+        "set openai.key to a key of that server.",
+    ]
 
 
 async def test_a_closed_engine_that_is_away_is_no_start():

@@ -49,6 +49,8 @@ async def test_versions_are_tagged_verified_and_compared(own_server: NatsServer,
     assert {row["model_id"]: row["tags"] for row in json.loads(output)["versions"]} == {
         "v0": [], "one": [], "two": ["good"],
     }  # fmt: skip
+    jobs = {row["model_id"]: row["training_job_id"] for row in json.loads(output)["versions"]}
+    assert jobs["v0"] is None and jobs["one"] is not None  # no job made the base model
 
     code, output = await command("models verify good --json")
     found = json.loads(output)

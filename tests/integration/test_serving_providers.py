@@ -250,3 +250,16 @@ async def test_concurrent_retries_of_one_call_ask_the_provider_once(bus, tmp_pat
     assert len(far.requests) == 2 and len(found) == 2
     ids = [answer.json()["onward"]["trajectory_id"] for answer in answers]
     assert ids[0] == ids[1] != ids[2]
+
+
+async def test_a_name_that_is_not_served_is_answered_with_the_names_of_providers_too(bus, tmp_path) -> None:
+    with ProviderServer(lambda _: Said(completion(text("Yes.")))).running() as far:
+        async with World(bus, tmp_path, providers=provider(far)) as world:
+            answer = await world.client.post(
+                "/v1/chat/completions", json={"model": "closed-2", "messages": ASKED}
+            )
+    assert answer.status_code == 404 and far.requests == []
+    assert answer.json()["error"]["message"] == (
+        "Model 'closed-2' is not served: use 'onward', which follows releases, or one of tiny, far/closed-1, "
+        "closed-1."
+    )

@@ -132,3 +132,20 @@ def test_options_of_vllm_that_the_gateway_gives_itself_are_refused() -> None:
         assert "=k" not in str(told.value)
     options = ["--model-impl", "auto", "--api-server-count=1", "--hf-token", "x", "-O3", "--", "port"]
     assert config.load(environ={}, overrides={"vllm": {"options": options}}).vllm.options == options
+
+
+@pytest.mark.parametrize(
+    ("model", "served", "id_"),
+    [
+        ({}, "", "smollm2"),
+        ({"base": "/models/mine"}, "", "base"),
+        ({"base": "smollm2", "engine": "openai"}, "gpt-5-mini", "gpt-5-mini"),
+        ({"base": "smollm2", "engine": "openai"}, "meta-llama/Llama-3.3-70B", "meta-llama-Llama-3-3-70B"),
+        ({"base": "smollm2"}, "gpt-5-mini", "smollm2"),
+    ],
+)
+def test_the_work_of_a_closed_model_has_its_name_and_not_that_of_the_base(
+    model: dict[str, str], served: str, id_: str
+) -> None:
+    given = {"model": model, "openai": {"url": "http://127.0.0.1:1", "model": served}}
+    assert config.load(environ={}, overrides=given).base_model_id == id_

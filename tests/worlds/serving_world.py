@@ -57,6 +57,7 @@ class World:
         aliases: dict[str, str] | None = None,
         providers: dict[str, Any] | None = None,
         model: dict[str, Any] | None = None,
+        openai: dict[str, Any] | None = None,
         **http: Any,
     ) -> None:
         """``engine``: None makes a scripted one."""
@@ -72,6 +73,7 @@ class World:
                 "gateway": {"model_aliases": aliases or {}},
                 "providers": providers or {},
                 "model": {"base": "tiny", **(model or {})},
+                "openai": openai or {},
                 "release": {"lost_after_seconds": 600},
             }
         )

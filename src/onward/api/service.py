@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import Depends
+from fastapi import Depends, Request, Response
 
 from onward.api import pages, status
 from onward.api.feedback import FeedbackApi
 from onward.api.training import TrainingApi
 from onward.context import Context
 from onward.health.readiness import Readiness
-from onward.http.app import make_app, require
+from onward.http.app import HttpError, make_app, require
 from onward.http.protection import protection
 from onward.http.server import Server, check_exposure
 from onward.ids import check_id
@@ -58,6 +58,14 @@ async def run(ctx: Context) -> None:
         if found is None:  # never stored, or a session: its trajectories are then named
             raise await unknown_id(ctx.warehouse, name)
         return found
+
+    @app.exception_handler(404)
+    async def unknown_path(request: Request, _: Exception) -> Response:
+        shown, here = request.url.path[:80], str(request.base_url)
+        message = (
+            f"There is no {shown} here: {here} lists what there is, and the gateway's address for agents."
+        )
+        return HttpError(404, message, type="not_found_error").response()
 
     feedback = FeedbackApi(ctx)
     feedback.add_to(app)

@@ -263,7 +263,7 @@ def _document(model: Model, since: str | None) -> Document:
         "model_id": model.model_id,
         "state": model.state,
         "parent": model.parent,
-        "training_job_id": model.training_job_id,
+        "training_job_id": model.training_job_id if model.adapter_digest else None,
         "samples": model.info.get("training_samples"),
         "since": since,
         "adapter_digest": model.adapter_digest,

@@ -56,7 +56,7 @@ def tree(file: ConfigFile = None, data_dir: DataDir = None, as_json: AsJson = Fa
                     "parent": model.parent,
                     "state": model.state,
                     "tags": model.tags,
-                    "training_job_id": model.training_job_id,
+                    "training_job_id": model.training_job_id if model.adapter_digest else None,
                     "training_samples": model.info.get("training_samples"),
                     "asked_by": None if record is None else record.asked_by,
                     "served_from": None if record is None else record.started_at,

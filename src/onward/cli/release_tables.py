@@ -76,7 +76,7 @@ def _facts(record: ReleaseRecord) -> Table:
         "candidate": record.candidate.model_id,
         "its adapter": record.candidate.adapter_digest,
         "current": record.current.model_id,
-        "its job": f"{record.job_id}, epoch {record.epoch}",
+        "its job": f"{record.job_id}, epoch {record.epoch}" if record.candidate.adapter_digest else None,
         "begun": record.created_at,
         "first traffic": record.started_at,
         "held since": record.held_since,

@@ -125,7 +125,8 @@ async def _run(
             await engine.finish()
         bar.finish()
         if said and kept.known:
-            words = f"{kept.known:,} results are from an earlier run; --fresh plays every item again."
+            are = "result is" if kept.known == 1 else "results are"
+            words = f"{kept.known:,} {are} from an earlier run; --fresh plays every item again."
             bars.console.print(words, markup=False, highlight=False, soft_wrap=True)
         if human_score is not None:
             await versions.note_human_score(ctx.bus, candidate.model_id, human_score, clock=ctx.clock)

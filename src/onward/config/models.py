@@ -148,8 +148,8 @@ class ModelsSettings(Section):
 
 class ModelSettings(Section):
     base: str = "smollm2"
-    """``tiny``, ``smollm2``, an alias of ``[models.aliases]``, or a folder with a model in transformers' form
-    (safetensors)."""
+    """``smollm2``, ``tiny`` (only in a data folder of ``onward demo``, which makes it), an alias of
+    ``[models.aliases]``, or a folder with a model in transformers' form (safetensors)."""
     id_pattern: str = "agent-zero-rl-v{n}"
     """Name of released models. ``{n}`` counts up; in ``…-v2.{n}`` only the last number does."""
     device: str = "auto"

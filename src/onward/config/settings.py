@@ -27,6 +27,7 @@ from onward.config.storage import (
     WarehouseSettings,
 )
 from onward.config.training import RewardSettings, TrainingSettings
+from onward.ids import is_id
 
 
 class Settings(Section):
@@ -81,6 +82,14 @@ class Settings(Section):
     def run_dir(self) -> Path:
         """Folder of sockets, tokens and pid files; mode 0700."""
         return self.data_dir / "run"
+
+    @property
+    def base_model_id(self) -> str:
+        """Id under which the base model's work is recorded: its name, or `base` for a folder. With a closed
+        model as the engine it is that model's name, with a hyphen for what an id cannot have."""
+        closed = self.model.engine == "openai"
+        name = re.sub(r"[^A-Za-z0-9_-]", "-", self.openai.model) if closed else self.model.base
+        return name if is_id(name) else "base"
 
     @property
     def objects_at(self) -> str:

@@ -11,7 +11,7 @@ from onward.clock import Clock, utc_text
 from onward.config import Settings
 from onward.contracts.buckets import JobEntry
 from onward.errors import NotFoundError
-from onward.ids import derived_id, is_id
+from onward.ids import derived_id
 from onward.release.plan import next_model_id
 from onward.release.record import Model, ReleaseRecord, Releases, release_id
 
@@ -20,7 +20,7 @@ _CLOSED = ("failed", "cancelled")
 
 def base_model(settings: Settings) -> Model:
     """Returns the base model without an adapter, which serves before anything was released."""
-    name = settings.model.base if is_id(settings.model.base) else "base"
+    name = settings.base_model_id
     return Model(
         model_id=name,
         adapter_digest=None,

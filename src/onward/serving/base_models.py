@@ -136,8 +136,8 @@ def _find(name_or_path: str, models_dir: Path, models: ModelsSettings | None) ->
         folder = models_dir / TINY
         if not _looks_like_model(folder):
             raise NotFoundError(
-                f"The model 'tiny' is not in {models_dir}: `onward demo` makes one in its own folder; "
-                f"give that folder with --dir."
+                f"The model 'tiny' is not in {models_dir}: `onward demo` makes one in its own folder. "
+                f"Name that folder, such as demo-output/tiny-seed0-001/models/tiny, or take smollm2."
             )
         return folder
     if name_or_path in KNOWN:

@@ -12,15 +12,18 @@ import hashlib
 import importlib
 import inspect
 import math
+import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from onward.errors import ConfigError, NotFoundError
+from onward.errors import ConfigError, NotFoundError, OnwardError
 from onward.suites.finding import Sources
 from onward.suites.suite import Endpoint, ItemResult, OnItem, Suite
 
 FAULTS = ("policy", "judge")
+TOLD = 200
+"""Characters of an exception's text that are shown."""
 
 
 class FunctionSuite:
@@ -40,11 +43,17 @@ class FunctionSuite:
         return hashlib.sha256(self.name.encode() + b"\0" + source).hexdigest()
 
     async def run(self, policy: Endpoint, *, seed: int, on_item: OnItem | None = None) -> list[ItemResult]:
-        """Returns what the function returns. Raises ConfigError if that is no list of results."""
-        if inspect.iscoroutinefunction(self._judge):
-            found = await self._judge(policy, seed)
-        else:
-            found = await asyncio.to_thread(self._judge, policy, seed)
+        """Returns what the function returns. Raises ConfigError if that is no list of results, or if
+        the function raises."""
+        try:
+            if inspect.iscoroutinefunction(self._judge):
+                found = await self._judge(policy, seed)
+            else:
+                found = await asyncio.to_thread(self._judge, policy, seed)
+        except OnwardError:
+            raise
+        except Exception as error:  # a defect in the user's code: one sentence with its place
+            raise ConfigError(_raised(self.name, error)) from error
         if not isinstance(found, list):
             raise ConfigError(
                 f"{self.name} returned {type(found).__name__}: return a list with one result per item."
@@ -63,10 +72,18 @@ class FunctionSuite:
                 found = None
         if not isinstance(found, ItemResult) or not _in_range(found.score) or found.fault not in FAULTS:
             raise ConfigError(
-                f"{self.name} returned a result {number} that cannot be used: give item_id, score (0 to 1, "
+                f"Result {number} of {self.name} cannot be used: give item_id, score (0 to 1, "
                 f"or None if it could not be judged) and success; fault is 'policy' or 'judge'."
             )
         return found
+
+
+def _raised(name: str, error: Exception) -> str:
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    words = "".join(traceback.format_exception_only(error)).strip().splitlines()[-1][:TOLD]
+    return (
+        f"{name} raised {words.rstrip('.')} (line {where.lineno} of {where.filename}): correct the function."
+    )
 
 
 def _in_range(score: Any) -> bool:
@@ -84,7 +101,8 @@ async def make(name: str, sources: Sources) -> Suite:
     except (ImportError, AttributeError) as error:
         raise NotFoundError(
             f"The suite {name!r} cannot be loaded ({error}): expected one of the shipped names, or "
-            f"package.module:function of a package that is installed here."
+            f"package.module:function of a package that is installed here. For a file mine.py in "
+            f"this folder, write mine:function and set PYTHONPATH=."
         ) from None
     if not isinstance(found, type) and hasattr(found, "run"):
         return cast(Suite, found)

@@ -130,6 +130,7 @@ def test_a_section_draws_a_line_before_the_total() -> None:
 def test_a_table_without_rows_says_so_in_a_sentence() -> None:
     assert drawn(Table("a", title="Jobs"), 80) == ["Jobs: none yet."]
     assert drawn(Table("a", empty="nothing is held"), 80) == ["Nothing is held."]
+    assert drawn(Table("a", empty="no A/B test yet"), 80) == ["No A/B test yet."]
 
 
 def test_a_row_of_the_wrong_length_is_a_defect() -> None:

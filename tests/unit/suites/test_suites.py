@@ -119,6 +119,34 @@ async def test_a_function_of_the_user_is_a_suite(monkeypatch: pytest.MonkeyPatch
     assert (found.item_id, found.score, found.success) == ("one", 1.0, True)
 
 
+def broken(policy: Endpoint, seed: int) -> list[Mapping[str, Any]]:
+    raise KeyError("choices")
+
+
+def damaged(policy: Endpoint, seed: int) -> list[Mapping[str, Any]]:
+    return [{"item_id": "one", "score": 1.0, "success": True}, {"id": 3}]
+
+
+async def test_a_function_that_raises_is_one_sentence_with_its_place() -> None:
+    with pytest.raises(ConfigError) as caught:
+        await run(await find(f"{__name__}:broken", Sources()), None)
+    line = broken.__code__.co_firstlineno + 1
+    assert str(caught.value) == (
+        f"{__name__}:broken raised KeyError: 'choices' (line {line} of {__file__}): correct the function."
+    )
+    assert isinstance(caught.value.__cause__, KeyError)
+
+
+async def test_a_result_that_cannot_be_used_is_named_by_its_number() -> None:
+    with pytest.raises(ConfigError, match=f"^Result 2 of {__name__}:damaged cannot be used: give item_id"):
+        await run(await find(f"{__name__}:damaged", Sources()), None)
+
+
+async def test_a_module_that_is_not_found_says_how_to_name_a_file() -> None:
+    with pytest.raises(NotFoundError, match=r"No module named 'no_such'.* set PYTHONPATH=\."):
+        await find("no_such:judge", Sources())
+
+
 @pytest.mark.parametrize(
     ("changes", "final", "solved"),
     [

@@ -28,7 +28,7 @@ class Efficiency:
             return Scored(
                 score=0.0,
                 source="automated",
-                reasoning="No completion was told that holds, so no efficiency is earned.",
+                reasoning="No completion is known that counts, so no efficiency is earned.",
                 raw_data={"baseline": None, "completion": 0.0},
                 evidence=evidence(context.judgement),
             )

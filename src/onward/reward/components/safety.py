@@ -51,7 +51,11 @@ class Safety:
         if critical:
             why = f"critical: {', '.join(critical)}"
         else:
-            why = f"warnings: {', '.join(warnings)}" if warnings else f"none of {len(RULES) + 1} rules speaks"
+            why = (
+                f"warnings: {', '.join(warnings)}"
+                if warnings
+                else f"none of {len(RULES) + 1} rules was broken"
+            )
         raw_data: dict[str, Any] = {
             "findings": [found._asdict() for found in findings[:MAX_FINDINGS]],
             "count": len(findings),

@@ -56,7 +56,7 @@ class UserFeedback:
         return Scored(
             score=NEUTRAL,
             source="automated",
-            reasoning="Nobody gave feedback, so the neutral 0.5 stands in.",
+            reasoning="No feedback was given, so the neutral 0.5 stands in.",
             raw_data={"kind": "none", "default": True},
             evidence=0.0,
         )

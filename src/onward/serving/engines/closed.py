@@ -25,6 +25,7 @@ _REASONS = {"length": "length", "max_tokens": "length"}
 
 class ChatHttp(VllmHttp):
     server, setting = "The server of [openai]", "openai"
+    key_is = "a key of that server"
 
     async def chat(self, body: dict[str, Any]) -> dict[str, Any]:
         return await self._json("POST", "/v1/chat/completions", body)

@@ -98,6 +98,8 @@ class VllmHttp:
     """Name of the server in messages, and of its section in the settings."""
     remedy = "start it with --logprobs-mode processed_logprobs"
     """Cure for log-probs before temperature."""
+    key_is = "its --api-key"
+    """Value of the setting ``key``, in words."""
 
     def __init__(self, url: str, key: str = "", *, timeout_seconds: float = 600.0) -> None:
         self.url = url.rstrip("/").removesuffix("/v1")
@@ -241,7 +243,7 @@ class VllmHttp:
         told = detail(response)
         if code in (401, 403):
             raise EngineError(
-                f"{self.server} at {self.url} refuses the key: set {self.setting}.key to its --api-key."
+                f"{self.server} at {self.url} refuses the key: set {self.setting}.key to {self.key_is}."
             )
         if code == 404:
             raise UnknownModelError(f"{self.server} does not serve what was asked for: {told}")
@@ -264,7 +266,8 @@ def detail(response: httpx.Response) -> str:
     try:
         document = response.json()
     except ValueError:
-        return response.text[:TOLD]
+        is_page = response.text.lstrip().startswith("<")  # an HTML page says nothing more in one line
+        return response.reason_phrase or "no reason given" if is_page else response.text[:TOLD]
     return _message(document)
 
 

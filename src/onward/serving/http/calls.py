@@ -92,12 +92,14 @@ class Calls:
         metrics: GatewayMetrics,
         signing_key: bytes,
         aliases: Mapping[str, str] | None = None,
+        listed: Sequence[str] = (),
         offered: Capabilities = ENGINES["local"],
     ) -> None:
-        """``aliases``: name that a call may give as its model → the name that it stands for. ``offered``:
-        what of the engine's records may be stored."""
+        """``aliases``: name that a call may give as its model → the name that it stands for. ``listed``:
+        models of providers, named in a refusal. ``offered``: what of the engine's records may be stored."""
         self._offered = offered
         self._aliases = dict(aliases or {})
+        self._listed = tuple(listed)
         self._clock, self._engine, self._state = clock, engine, state
         self._assignments, self._outcomes, self._metrics = assignments, outcomes, metrics
         self._signing_key = signing_key
@@ -183,7 +185,8 @@ class Calls:
             for arm in routes.arms:
                 if arm.model_id == model:
                     return arm, None, None
-            raise openai.unknown_model(model, [*(arm.model_id for arm in routes.arms), *self._aliases])
+            served = [*(arm.model_id for arm in routes.arms), *self._aliases, *self._listed]
+            raise openai.unknown_model(model, served)
         if not routes.open or chat.is_raw:
             return routes.current, None, None
         known = self._assignments.find_cached(routes, session_id)

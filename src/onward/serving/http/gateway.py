@@ -20,7 +20,6 @@ from onward.context import Context
 from onward.http.app import local_key
 from onward.http.direct import Direct
 from onward.http.server import Server, check_exposure
-from onward.ids import is_id
 from onward.roles import to_the_end
 from onward.serving.engines import Engine
 from onward.serving.engines.capabilities import ENGINES
@@ -77,7 +76,7 @@ class Gateway:
                 ctx.bus, ctx.objects, settings.data_dir / "models", Trust.from_settings(settings)
             ),
             gateway_id=self.gateway_id,
-            base_model_id=settings.model.base if is_id(settings.model.base) else "base",
+            base_model_id=settings.base_model_id,
             file=self.place.routes,
             on_switch=self._on_switch,
             providers=self.catalog.states,
@@ -100,6 +99,7 @@ class Gateway:
             metrics=self._metrics,
             signing_key=self._signing_key,
             aliases=settings.gateway.model_aliases,
+            listed=self.catalog.names(),
             offered=ENGINES[settings.model.engine],
         )
         self._opted_out = OptedOut(ctx.bus, ctx.clock, ctx.metrics)

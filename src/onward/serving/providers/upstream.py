@@ -142,7 +142,9 @@ class Upstream:
         if status in (401, 403) or status < 400:
             why = "refuses its key or this model: check" if status >= 400 else "redirects elsewhere: check"
             setting = "the key" if status >= 400 else "base_url"
-            return self._error(502, f"The provider {self.name} {why} {setting} in [providers]."), wait
+            return self._error(
+                502, f"The provider {self.name} {why} {setting} in [providers.{self.name}]."
+            ), wait
         error = HttpError(
             status,
             told,
