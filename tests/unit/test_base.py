@@ -8,6 +8,7 @@ import pkgutil
 import re
 import subprocess
 import sys
+import sysconfig
 import tomllib
 from pathlib import Path
 
@@ -61,7 +62,8 @@ def _with_base_alone(code: str, folder: Path, *arguments: str) -> subprocess.Com
     base = _base()
     allowed = {module for module, of in modules.items() if base & {_name(one) for one in of}}
     allowed |= {*sys.stdlib_module_names, "onward", "__main__"}
-    allowed |= {"_sysconfigdata__linux_x86_64-linux-gnu", "_cffi_backend"}
+    # The name of Python's own build data differs between distributions.
+    allowed |= {sysconfig._get_sysconfigdata_name(), "_cffi_backend"}  # type: ignore[attr-defined]
     return subprocess.run(
         [sys.executable, "-c", f"ALLOWED = {allowed!r}\n{BLOCKED}\n{code}", *arguments],
         cwd=folder, capture_output=True, text=True, timeout=120, check=False,

@@ -37,10 +37,14 @@ class Direct:
     """Answers POST requests for the paths in ``endpoints``, and leaves all others to ``app``."""
 
     def __init__(self, app: FastAPI, endpoints: Mapping[str, Endpoint]) -> None:
-        (layer,) = app.user_middleware
-        assert layer.cls is Guard, "another layer would be left out"
+        """Raises ValueError for an app with another layer than its guard: it would be passed by."""
+        layers: list[Any] = [layer.cls for layer in app.user_middleware]
+        if layers != [Guard]:
+            raise ValueError(
+                f"The app has the layers {layers}: only one with its guard alone has a short way."
+            )
         self._app, self._endpoints = app, dict(endpoints)
-        given: Mapping[str, Any] = dict(layer.kwargs)
+        given: Mapping[str, Any] = dict(app.user_middleware[0].kwargs)
         self._guarded = Guard(self._answer, given["hosts"], given["max_body"])
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
