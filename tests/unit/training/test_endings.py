@@ -25,9 +25,12 @@ async def world(tmp_path: Path) -> World:
 
 
 async def _compute(world: World, monkeypatch: pytest.MonkeyPatch, code: str) -> dict[str, Any]:
-    """Runs an attempt whose child is a Python program with ``emit``."""
+    """Runs an attempt whose child is a Python program with ``emit``, which a signal's handler may call too: it
+    may come while the program is within ``print``, which then raises RuntimeError in the handler."""
     program = (
-        f"import json, signal, sys, time\ndef emit(**event): print(json.dumps(event), flush=True)\n{code}"
+        "import json, os, signal, sys, time\n"
+        "def emit(**event): os.write(1, json.dumps(event).encode() + b'\\n')\n"
+        f"{code}"
     )
 
     async def start(*_: Any, log: Path, **__: Any) -> Any:
