@@ -36,8 +36,8 @@ At rest (a load of 1.1, 8 s a case, `results/gateway.json`): 832 and 1,291 reque
 flight, p50 at 32 23.0 ms and p99 54 ms; as proxy 594 and 933, 31 and 72 ms; TensorZero 1,976 and 3,061, 9.9
 and 24 ms.
 
-Earlier, on another machine, at a load of 2 to 3 and without these changes: 1,158 and 1,300 requests a second at 32 in flight, p50
-24.7 and 22.7 ms, beside 2,955 and 10.8 ms of TensorZero's.
+Earlier, on another machine, at a load of 2 to 3 and without these changes: 1,158 and 1,300 requests a second
+at 32 in flight, p50 24.7 and 22.7 ms, beside 2,955 and 10.8 ms of TensorZero's.
 
 Memory in MiB at each tenth of 20,000 calls, when all is recorded and free memory was returned, as the service
 does each minute. With its engine 120.8, 120.7, 121.1, 126.2, 126.0, 127.6, 125.8, 125.1, 126.1, 127.6; as
