@@ -25,8 +25,8 @@ async def world(tmp_path: Path) -> World:
 
 
 async def _compute(world: World, monkeypatch: pytest.MonkeyPatch, code: str) -> dict[str, Any]:
-    """Runs an attempt whose child is a Python program with ``emit``. A signal's handler may call it too, where
-    ``print`` would raise RuntimeError if the signal comes within another ``print``."""
+    """Runs an attempt whose child is a Python program with ``emit``. A signal's handler may call it as well,
+    where ``print`` would raise RuntimeError if the signal comes within another ``print``."""
     program = (
         "import json, os, signal, sys, time\n"
         "def emit(**event): os.write(1, json.dumps(event).encode() + b'\\n')\n"
