@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import json
 import os
 import secrets
 import shutil
@@ -15,7 +16,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from onward.errors import ConfigError
 
@@ -111,6 +112,14 @@ def replacing(path: Path, *, once: bool = False) -> Iterator[Path]:
 _DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE})
 _ROOM = 32 << 20
 """Free bytes below which a disk counts as full."""
+
+
+def read_json(path: Path) -> Any:
+    """Returns the JSON document in ``path``; None if there is none that can be read."""
+    try:
+        return json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
 
 
 def is_disk_failure(error: BaseException, folder: Path) -> bool:

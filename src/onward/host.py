@@ -99,10 +99,11 @@ async def parts(
     clock = clock or SystemClock()
     await _check_ports(settings, roles)  # before anything slow is started
     base_model = None
-    if NEED_MODEL.intersection(_with_model(settings, roles)):
+    own = [role for role in roles if role != "gateway" or settings.model.engine != "openai"]
+    if NEED_MODEL.intersection(own):  # the model of a gateway with a closed engine is on another server
         extras.require("lm", "torch", "The engine")
         devices.refuse_missing(settings.model.device)
-        base_model = _base_model(settings, roles)
+        base_model = _base_model(settings, own)
     from onward.capture.make_redactor import redactor_of  # compiles the rules: not at every command's start
 
     if "coordinator" in roles:
@@ -184,11 +185,6 @@ async def check_stores(settings: Settings) -> None:
             ) from None
 
 
-def _with_model(settings: Settings, roles: Sequence[str]) -> set[str]:
-    """Returns the roles without a gateway whose model is behind the API of another server."""
-    return set(roles) - ({"gateway"} if settings.model.engine == "openai" else set())
-
-
 def _base_model(settings: Settings, roles: Sequence[str]) -> Path:
     """Returns the folder of the base model, checked for what ``roles`` do with it. A vLLM server on another
     machine has the model in its own memory."""
@@ -196,7 +192,6 @@ def _base_model(settings: Settings, roles: Sequence[str]) -> Path:
     from onward.serving.engines.vllm_server import command_of, dtype_of
 
     model, models = settings.model, settings.data_dir / "models"
-    roles = sorted(_with_model(settings, roles))
     if "gateway" in roles and model.engine in ("sglang", "ollama"):
         return base_models.resolve(model.base, models, settings.models)
     if "gateway" in roles and model.engine == "vllm":

@@ -133,6 +133,14 @@ async def test_an_item_without_a_score_is_played_again_and_a_damaged_file_is_non
     assert inner.done == ["not asked"] and [one.item_id for one in found] == ["a", "b"]
 
 
+async def test_a_result_that_cannot_be_stored_ends_no_validation(tmp_path: Path) -> None:
+    (tmp_path / "items").write_text("a file in the place of the folder")
+    inner, _ = suites(tmp_path, v0=0.2)
+    suite = KeptSuite(inner, tmp_path / "items")
+    assert await suite.run_suite("desk", "v0") == await inner.run_suite("desk", "v0")
+    assert await suite.run_checks("v0") == await inner.run_checks("v0")
+
+
 async def test_a_run_whose_form_this_version_does_not_know_is_played_again(tmp_path: Path) -> None:
     inner, suite = suites(tmp_path, v0=0.2)
     found = await suite.run_suite("desk", "v0")

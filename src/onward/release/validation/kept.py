@@ -21,7 +21,7 @@ from typing import Any, Literal, TypeVar
 
 from onward import __version__
 from onward.errors import EngineError
-from onward.files import make_folder, write_whole
+from onward.files import read_json, write_whole
 from onward.release.record import Model
 from onward.release.validation.comparison import Suite
 from onward.release.validation.probe_prompts import CheckResult
@@ -44,7 +44,7 @@ class KeptResults:
     def whole(self, key: str) -> list[dict[str, Any]] | None:
         """Returns the results of a finished run. It now counts as used last."""
         path = self._folder / f"{key}.json"
-        found = _read(path)
+        found = read_json(path)
         if not isinstance(found, list):
             return None
         with contextlib.suppress(OSError):  # another process removed it since
@@ -53,7 +53,7 @@ class KeptResults:
 
     def finish(self, key: str, results: Iterable[Mapping[str, Any]]) -> None:
         """Stores the results of a finished run in one file, in place of those of its items."""
-        make_folder(self._folder, 0o700)
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_whole(self._folder / f"{key}.json", json.dumps(list(results)).encode(), 0o600)
         shutil.rmtree(self._folder / key, ignore_errors=True)
         self._prune()
@@ -61,12 +61,12 @@ class KeptResults:
     def items(self, key: str) -> list[dict[str, Any]]:
         """Returns the results of a run that did not finish."""
         paths = sorted((self._folder / key).glob("*.json"))
-        return [found for found in map(_read, paths) if isinstance(found, dict)]
+        return [found for found in map(read_json, paths) if isinstance(found, dict)]
 
     def put(self, key: str, item_id: str, result: Mapping[str, Any]) -> None:
         """Stores the result of one item, durably."""
-        make_folder(self._folder, 0o700)
-        make_folder(self._folder / key, 0o700)
+        for folder in (self._folder, self._folder / key):
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         name = hashlib.sha256(item_id.encode()).hexdigest()[:32]
         write_whole(self._folder / key / f"{name}.json", json.dumps(result).encode(), 0o600)
 
@@ -93,13 +93,6 @@ def _made(kind: type[Result], stored: Iterable[Any] | None) -> list[Result] | No
     try:
         return None if stored is None else [kind(**one) for one in stored]
     except TypeError:
-        return None
-
-
-def _read(path: Path) -> Any:
-    try:
-        return json.loads(path.read_bytes())
-    except (OSError, ValueError):
         return None
 
 

@@ -19,7 +19,7 @@ from onward.contracts.buckets import JobEntry
 from onward.envs.registry import BUILT_IN
 from onward.errors import NotFoundError, ObjectError, TamperedError
 from onward.export import records
-from onward.files import make_folder, write_whole
+from onward.files import make_folder, read_json, write_whole
 from onward.release import versions
 from onward.release.record import Model, Releases
 from onward.suites.recorded.tasks import opening
@@ -116,7 +116,7 @@ async def other_environments(ctx: Context, models: Sequence[Model]) -> list[str]
 async def _datasets(store: Objects, folder: Path) -> dict[str, list[str]]:
     """Returns the ids of all datasets that ever were stored here, by job. Only descriptions that are new are
     read. Raises ObjectError."""
-    known: dict[str, str] = await asyncio.to_thread(_read, folder / INDEX) or {}
+    known: dict[str, str] = await asyncio.to_thread(read_json, folder / INDEX) or {}
     new = [name for name in await snapshots.ids(store) if name not in known]
     for name in new:
         try:
@@ -135,7 +135,7 @@ async def _seen(ctx: Context, store: Objects, folder: Path, name: str) -> Seen:
     """Returns ids and questions of one dataset, as stored or read now. Raises NotFoundError, TamperedError,
     ObjectError, WarehouseError."""
     path = folder / f"{name}.json"
-    stored = await asyncio.to_thread(_read, path)
+    stored = await asyncio.to_thread(read_json, path)
     if stored is not None:
         return stored
     description = await snapshots.load(store, name)
@@ -183,14 +183,6 @@ def _of_rows(body: bytes, wanted: set[str], tasks: set[str], questions: set[str]
             questions.add(question(messages))
             read.add(name)
     return read
-
-
-def _read(path: Path) -> dict[str, Any] | None:
-    """Returns a stored document; None if there is none that can be read: it is then made again."""
-    try:
-        return json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return None
 
 
 def _write(path: Path, document: Mapping[str, Any]) -> None:

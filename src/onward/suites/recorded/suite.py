@@ -145,10 +145,10 @@ def _facts(trained: TrainedOn | None, **counted: Counter[Match]) -> dict[str, An
 
 def _overlap(tasks: Sequence[RecordedTask], trained: TrainedOn | None) -> dict[str, Any]:
     """Returns the facts of a frozen set, whose tasks stay whatever was trained on."""
-    found: Counter[Match] = Counter()
-    for task in tasks if trained is not None else ():
-        match = trained.match(task.item_id, task.task_id, question(task.messages)) if trained else None
-        found.update([match] if match else [])
+    if trained is None:
+        return {}
+    matches = (trained.match(task.item_id, task.task_id, question(task.messages)) for task in tasks)
+    found: Counter[Match] = Counter(match for match in matches if match is not None)
     return _facts(trained, overlap=found)
 
 
