@@ -148,7 +148,8 @@ def _overlap(tasks: Sequence[RecordedTask], trained: TrainedOn | None) -> dict[s
     if trained is None:
         return {}
     matches = (trained.match(task.item_id, task.task_id, question(task.messages)) for task in tasks)
-    found: Counter[Match] = Counter(match for match in matches if match is not None)
+    found: Counter[Match] = Counter()
+    found.update(match for match in matches if match is not None)
     return _facts(trained, overlap=found)
 
 
