@@ -147,9 +147,11 @@ def _overlap(tasks: Sequence[RecordedTask], trained: TrainedOn | None) -> dict[s
     """Returns the facts of a frozen set, whose tasks stay whatever was trained on."""
     if trained is None:
         return {}
-    matches = (trained.match(task.item_id, task.task_id, question(task.messages)) for task in tasks)
     found: Counter[Match] = Counter()
-    found.update(match for match in matches if match is not None)
+    for task in tasks:
+        match = trained.match(task.item_id, task.task_id, question(task.messages))
+        if match is not None:
+            found[match] += 1
     return _facts(trained, overlap=found)
 
 
