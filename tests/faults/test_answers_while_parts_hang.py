@@ -8,6 +8,7 @@ import signal
 from pathlib import Path
 
 import httpx
+from frozen import freeze
 
 from onward import config, host
 
@@ -39,7 +40,7 @@ async def test_ready_and_status_answer_while_the_warehouse_or_nats_hangs(tmp_pat
             for name, (reasons, silent) in expected.items():
                 pid = loop.ctx.children[name].pid
                 assert pid is not None
-                os.kill(pid, signal.SIGSTOP)
+                freeze(pid)
                 try:
                     ready = await client.get("/ready")
                     assert (ready.status_code, ready.json()["reasons"]) == (503, reasons)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
 import pytest
+from frozen import freeze
 
 from onward import children
 from onward.bus import Bus, NatsServer
@@ -65,7 +64,7 @@ async def test_a_hung_nats_server_comes_back_with_what_it_had_stored(tmp_path: P
         await bus.publish(TRAJECTORY, b"before", msg_id="before")
         pid = server.pid
         assert pid is not None
-        os.kill(pid, signal.SIGSTOP)
+        freeze(pid)
         ack = await bus.publish(TRAJECTORY, b"while", msg_id="while", deadline=60.0)
         assert ack.seq == 2
         await replaced(server.keeper, pid)
@@ -89,7 +88,7 @@ async def test_a_hung_warehouse_comes_back_and_a_long_query_is_no_hang(
         assert (embedded.pid, embedded.keeper.ends) == (pid, 0)
         impatient(0.3)
         warehouse._query_patience = 60.0  # a busy machine may need more than 10 s for a start of chDB
-        os.kill(pid, signal.SIGSTOP)
+        freeze(pid)
         assert await warehouse.query("SELECT 1 AS n") == [{"n": 1}]
         await replaced(embedded.keeper, pid)
     finally:
@@ -139,7 +138,7 @@ async def test_a_hung_engine_comes_back_and_a_long_answer_is_no_hang(
         await busy(engine.generate(**ask, max_tokens=1500, seed=1), engine.check_alive)
         assert (process.pid, process.keeper.ends) == (pid, 0)
         impatient(0.3)
-        os.kill(pid, signal.SIGSTOP)
+        freeze(pid)
         with pytest.raises(EngineError, match="ended during the call"):
             await engine.generate(**ask, max_tokens=4)
         await replaced(process.keeper, pid)

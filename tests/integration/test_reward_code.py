@@ -14,6 +14,7 @@ from typing import Any
 
 import psutil
 import pytest
+from frozen import freeze
 
 from onward.clock import ManualClock
 from onward.contracts import Trajectory, validate
@@ -364,7 +365,7 @@ async def test_a_replay_gives_the_same_answer_without_a_tool() -> None:
     async with CodeAnalyser() as analyser:
         first = await analyser.report(files(x=CLEAN, y="import os\n"))
         assert analyser.pid is not None
-        os.kill(analyser.pid, signal.SIGSTOP)
+        freeze(analyser.pid)
         try:
             assert await analyser.report(files(x=CLEAN, y="import os\n")) == first
         finally:

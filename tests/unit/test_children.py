@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from frozen import freeze
 
 from onward import children, processes
 from onward.clock import SystemClock
@@ -218,7 +219,7 @@ async def test_a_probe_that_hangs_is_a_miss_and_a_stopped_child_is_killed(
     await keeper.start()
     first = keeper.pid
     assert first is not None
-    os.kill(first, signal.SIGSTOP)
+    freeze(first)
     async with asyncio.timeout(60):
         while not keeper.restarts:
             await asyncio.sleep(0.01)
