@@ -60,7 +60,7 @@ def show(
     records = _with_incident(load_records(file, data_dir))
     called = [record for record in records if name is None or record.has_name(name)]
     if not called:
-        what = "There is no incident yet" if name is None else f"There is no incident of {name!r}"
+        what = "There is no incident yet" if name is None else f"No incident is about {name!r}"
         raise NotFoundError(f"{what}: each candidate that is taken back opens one.")
     record = called[-1]
     if as_json:

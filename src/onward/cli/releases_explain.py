@@ -138,7 +138,8 @@ def plan(
     settings = load_settings(file, data_dir)
     release, rules = settings.release, GateRules.from_settings(settings.release)
     shares = [min(share, 1.0 - release.bake_share) for share in release.steps]
-    found = delays.cached(shares, rules, settings.data_dir / CACHE)
+    folder = settings.data_dir / CACHE if settings.data_dir.is_dir() else None
+    found = delays.cached(shares, rules, folder)
     if as_json:
         return print_json(
             {

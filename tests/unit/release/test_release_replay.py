@@ -5,6 +5,7 @@ import json
 import xml.etree.ElementTree as ElementTree
 
 import pytest
+from commands import run
 from release_world import Policy, World
 
 from onward.errors import BusError
@@ -175,6 +176,13 @@ def test_detection_delays_are_kept_and_a_damaged_file_is_made_again(tmp_path, mo
     half, every = first[0.5]
     assert half.found == every.found == 1.0 and half.sessions is not None
     assert every.minutes(1440, rules) == pytest.approx((every.sessions or 0) + 0.5)  # one a minute, 30 s
+
+
+def test_a_plan_where_no_data_folder_is_makes_none(tmp_path, monkeypatch):
+    monkeypatch.setattr(delays, "simulate", lambda *_: [])
+    result = run(tmp_path, "releases", "plan", "--json")
+    assert result.returncode == 0, result.stderr
+    assert list(tmp_path.iterdir()) == []
 
 
 async def test_the_jobs_estimate_from_logged_work_is_part_of_validation_and_story():

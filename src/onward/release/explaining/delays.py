@@ -69,18 +69,19 @@ def simulate(share: float, rules: GateRules, runs: int = RUNS) -> list[Delay]:
     return found
 
 
-def cached(shares: Sequence[float], rules: GateRules, folder: Path) -> dict[float, list[Delay]]:
-    """Returns the delays of each share, from ``folder`` where they were simulated before."""
+def cached(shares: Sequence[float], rules: GateRules, folder: Path | None) -> dict[float, list[Delay]]:
+    """Returns the delays of each share, from ``folder`` where they were simulated before; None: no cache."""
     found = {}
     for share in shares:
         key: dict[str, Any] = {"version": VERSION, "share": share, "rules": asdict(rules), "runs": RUNS}
         name = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
-        path = folder / f"detection-{name}.json"
-        delays = _stored(path)
+        path = None if folder is None else folder / f"detection-{name}.json"
+        delays = None if path is None else _stored(path)
         if delays is None:
             delays = simulate(share, rules)
-            folder.mkdir(parents=True, exist_ok=True)
-            write_whole(path, json.dumps([asdict(one) for one in delays]).encode())
+            if path is not None:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_whole(path, json.dumps([asdict(one) for one in delays]).encode())
         found[share] = delays
     return found
 
