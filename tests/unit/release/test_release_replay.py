@@ -5,7 +5,7 @@ import json
 import xml.etree.ElementTree as ElementTree
 
 import pytest
-from commands import run
+from commands import run_text
 from release_world import Policy, World
 
 from onward.errors import BusError
@@ -180,7 +180,7 @@ def test_detection_delays_are_kept_and_a_damaged_file_is_made_again(tmp_path, mo
 
 def test_a_plan_where_no_data_folder_is_makes_none(tmp_path, monkeypatch):
     monkeypatch.setattr(delays, "simulate", lambda *_: [])
-    result = run(tmp_path, "releases", "plan", "--json")
+    result = run_text(tmp_path, "releases", "plan", "--json")
     assert result.returncode == 0, result.stderr
     assert list(tmp_path.iterdir()) == []
 
