@@ -1,0 +1,57 @@
+"""An AutoGen agent with a tool.
+
+Each question is a task: one session, one trajectory, one outcome. Start the service, then:
+
+    pip install autogen-agentchat "autogen-ext[openai]"
+    export OPENAI_BASE_URL=http://127.0.0.1:3000/v1 OPENAI_API_KEY=$(cat onward-data/run/api.key)
+    python examples/frameworks/autogen_agent.py "What is 6 times 7?" "What is 6 times 9?"
+"""
+
+import asyncio
+import os
+import sys
+import uuid
+
+import openai
+from autogen_agentchat.agents import AssistantAgent
+from autogen_ext.models.openai import OpenAIChatCompletionClient
+
+
+async def multiply(x: float, y: float) -> float:
+    """Multiplies two numbers."""
+    return x * y
+
+
+async def work(question: str) -> str:
+    session = {"Onward-Session": str(uuid.uuid4())}
+    able = {"vision": False, "function_calling": True, "json_output": True, "structured_output": True}
+    model = OpenAIChatCompletionClient(
+        model="onward",
+        base_url=os.environ["OPENAI_BASE_URL"],
+        default_headers=session,
+        model_info={**able, "family": "unknown"},
+    )
+    agent = AssistantAgent("clerk", model, tools=[multiply], max_tool_iterations=10)
+    status = "failed"
+    try:
+        result = await agent.run(task=question)
+        status = "completed_successfully"
+        return str(result.messages[-1].content)
+    finally:
+        await model.close()
+        await outcome(session["Onward-Session"], status)
+
+
+async def outcome(session: str, status: str) -> None:
+    """Closes the task: says how it ended."""
+    async with openai.AsyncOpenAI() as client:
+        await client.post(f"/sessions/{session}/close", body={"status": status}, cast_to=object)
+
+
+async def main(questions: list[str]) -> None:
+    for answer in await asyncio.gather(*map(work, questions)):
+        print(answer)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1:]))

@@ -1,0 +1,52 @@
+"""A CrewAI crew of one agent with a tool.
+
+Each question is a task: one session, one trajectory, one outcome. Start the service, then:
+
+    pip install crewai
+    export OPENAI_BASE_URL=http://127.0.0.1:3000/v1 OPENAI_API_KEY=$(cat onward-data/run/api.key)
+    python examples/frameworks/crewai_agent.py "What is 6 times 7?" "What is 6 times 9?"
+"""
+
+import asyncio
+import os
+import sys
+import uuid
+
+import openai
+from crewai import LLM, Agent, Crew, Task
+from crewai.tools import tool
+
+
+@tool("multiply")
+def multiply(x: float, y: float) -> float:
+    """Multiplies two numbers."""
+    return x * y
+
+
+async def work(question: str) -> str:
+    session = {"Onward-Session": str(uuid.uuid4())}
+    model = LLM(model="openai/onward", base_url=os.environ["OPENAI_BASE_URL"], extra_headers=session)
+    clerk = Agent(role="Clerk", goal="Answer questions.", backstory="Careful.", llm=model, tools=[multiply])
+    task = Task(description=question, expected_output="The answer.", agent=clerk)
+    status = "failed"
+    try:
+        result = await Crew(agents=[clerk], tasks=[task]).kickoff_async()
+        status = "completed_successfully"
+        return str(result)
+    finally:
+        await outcome(session["Onward-Session"], status)
+
+
+async def outcome(session: str, status: str) -> None:
+    """Closes the task: says how it ended."""
+    async with openai.AsyncOpenAI() as client:
+        await client.post(f"/sessions/{session}/close", body={"status": status}, cast_to=object)
+
+
+async def main(questions: list[str]) -> None:
+    for answer in await asyncio.gather(*map(work, questions)):
+        print(answer)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1:]))

@@ -1,0 +1,59 @@
+"""A LangGraph agent with a tool.
+
+Each question is a task: one session, one trajectory, one outcome. Start the service, then:
+
+    pip install langgraph langchain-openai
+    export OPENAI_BASE_URL=http://127.0.0.1:3000/v1 OPENAI_API_KEY=$(cat onward-data/run/api.key)
+    python examples/frameworks/langgraph_agent.py "What is 6 times 7?" "What is 6 times 9?"
+"""
+
+import asyncio
+import sys
+import uuid
+
+import openai
+from langchain_openai import ChatOpenAI
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.prebuilt import ToolNode, tools_condition
+
+
+def multiply(x: float, y: float) -> float:
+    """Multiplies two numbers."""
+    return x * y
+
+
+async def work(question: str) -> str:
+    session = {"Onward-Session": str(uuid.uuid4())}
+    model = ChatOpenAI(model="onward", default_headers=session).bind_tools([multiply])
+
+    async def think(state: MessagesState) -> MessagesState:
+        return {"messages": [await model.ainvoke(state["messages"])]}
+
+    graph = StateGraph(MessagesState)
+    graph.add_node("think", think)
+    graph.add_node("tools", ToolNode([multiply]))
+    graph.add_edge(START, "think")
+    graph.add_conditional_edges("think", tools_condition)
+    graph.add_edge("tools", "think")
+    status = "failed"
+    try:
+        end = await graph.compile().ainvoke({"messages": [("user", question)]})
+        status = "completed_successfully"
+        return str(end["messages"][-1].content)
+    finally:
+        await outcome(session["Onward-Session"], status)
+
+
+async def outcome(session: str, status: str) -> None:
+    """Closes the task: says how it ended."""
+    async with openai.AsyncOpenAI() as client:
+        await client.post(f"/sessions/{session}/close", body={"status": status}, cast_to=object)
+
+
+async def main(questions: list[str]) -> None:
+    for answer in await asyncio.gather(*map(work, questions)):
+        print(answer)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1:]))

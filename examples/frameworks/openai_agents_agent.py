@@ -1,0 +1,51 @@
+"""An agent of the OpenAI Agents SDK with a tool.
+
+Each question is a task: one session, one trajectory, one outcome. Start the service, then:
+
+    pip install openai-agents
+    export OPENAI_BASE_URL=http://127.0.0.1:3000/v1 OPENAI_API_KEY=$(cat onward-data/run/api.key)
+    python examples/frameworks/openai_agents_agent.py "What is 6 times 7?" "What is 6 times 9?"
+"""
+
+import asyncio
+import sys
+import uuid
+
+import openai
+from agents import Agent, Runner, function_tool, set_tracing_disabled
+from agents.models.openai_chatcompletions import OpenAIChatCompletionsModel
+
+
+@function_tool
+def multiply(x: float, y: float) -> float:
+    """Multiplies two numbers."""
+    return x * y
+
+
+async def work(question: str) -> str:
+    set_tracing_disabled(True)
+    session = {"Onward-Session": str(uuid.uuid4())}
+    model = OpenAIChatCompletionsModel("onward", openai.AsyncOpenAI(default_headers=session))
+    agent = Agent(name="clerk", model=model, tools=[multiply])
+    status = "failed"
+    try:
+        result = await Runner.run(agent, question)
+        status = "completed_successfully"
+        return str(result.final_output)
+    finally:
+        await outcome(session["Onward-Session"], status)
+
+
+async def outcome(session: str, status: str) -> None:
+    """Closes the task: says how it ended."""
+    async with openai.AsyncOpenAI() as client:
+        await client.post(f"/sessions/{session}/close", body={"status": status}, cast_to=object)
+
+
+async def main(questions: list[str]) -> None:
+    for answer in await asyncio.gather(*map(work, questions)):
+        print(answer)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1:]))

@@ -1,0 +1,50 @@
+"""A PydanticAI agent with a tool.
+
+Each question is a task: one session, one trajectory, one outcome. Start the service, then:
+
+    pip install "pydantic-ai-slim[openai]"
+    export OPENAI_BASE_URL=http://127.0.0.1:3000/v1 OPENAI_API_KEY=$(cat onward-data/run/api.key)
+    python examples/frameworks/pydantic_ai_agent.py "What is 6 times 7?" "What is 6 times 9?"
+"""
+
+import asyncio
+import sys
+import uuid
+
+import openai
+from pydantic_ai import Agent
+from pydantic_ai.models.openai import OpenAIChatModel
+from pydantic_ai.providers.openai import OpenAIProvider
+
+
+def multiply(x: float, y: float) -> float:
+    """Multiplies two numbers."""
+    return x * y
+
+
+async def work(question: str) -> str:
+    session = {"Onward-Session": str(uuid.uuid4())}
+    provider = OpenAIProvider(openai_client=openai.AsyncOpenAI(default_headers=session))
+    agent = Agent(OpenAIChatModel("onward", provider=provider), tools=[multiply])
+    status = "failed"
+    try:
+        result = await agent.run(question)
+        status = "completed_successfully"
+        return str(result.output)
+    finally:
+        await outcome(session["Onward-Session"], status)
+
+
+async def outcome(session: str, status: str) -> None:
+    """Closes the task: says how it ended."""
+    async with openai.AsyncOpenAI() as client:
+        await client.post(f"/sessions/{session}/close", body={"status": status}, cast_to=object)
+
+
+async def main(questions: list[str]) -> None:
+    for answer in await asyncio.gather(*map(work, questions)):
+        print(answer)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1:]))

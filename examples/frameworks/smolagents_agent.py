@@ -1,0 +1,58 @@
+"""A smolagents agent with a tool.
+
+smolagents writes tool calls and their results anew as plain text before each request, so the gateway cannot
+see that a request continues the one before. A recorder's block says which requests are one task. Start the
+service, then:
+
+    pip install "smolagents[openai]"      # in the Python that has onward
+    export OPENAI_BASE_URL=http://127.0.0.1:3000/v1 OPENAI_API_KEY=$(cat onward-data/run/api.key)
+    export NATS_URL=$(cat onward-data/run/agent.url)
+    python examples/frameworks/smolagents_agent.py "What is 6 times 7?" "What is 6 times 9?"
+"""
+
+import asyncio
+import os
+import sys
+
+from smolagents import OpenAIModel, ToolCallingAgent, tool
+
+from onward import Recorder, wrap_openai
+
+
+@tool
+def multiply(x: float, y: float) -> float:
+    """Multiplies two numbers.
+
+    Args:
+        x: The first number.
+        y: The second number.
+    """
+    return x * y
+
+
+class RecordedModel(OpenAIModel):
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder = recorder
+        super().__init__("onward")
+
+    def create_client(self):
+        return wrap_openai(super().create_client(), self.recorder)
+
+
+def work(question: str, recorder: Recorder) -> str:
+    agent = ToolCallingAgent(tools=[multiply], model=RecordedModel(recorder), verbosity_level=0)
+    with recorder.task(question) as task:
+        answer = agent.run(question)
+        task.outcome("completed_successfully")
+    return str(answer)
+
+
+async def main(questions: list[str]) -> None:
+    with Recorder("smolagents.db", nats_url=os.environ["NATS_URL"], agent_id="smolagents") as recorder:
+        for answer in await asyncio.gather(*(asyncio.to_thread(work, one, recorder) for one in questions)):
+            print(answer)
+        recorder.flush(30)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1:]))
