@@ -148,7 +148,7 @@ _ONE_ARGUMENT = frozenset((
 
 
 def conflict(one: Check, other: Check) -> str | None:
-    """Returns why two checks cannot be in one family: breaking one would change the other. None if they can."""
+    """Returns why breaking one check would change the other, so no family has both; None if it would not."""
     if one == other:
         return "they are the same check"
     if one.name == other.name and one.name in _ONE_ARGUMENT:

@@ -31,7 +31,7 @@ def probe_design() -> np.ndarray:
 
 @cache
 def hidden_design() -> np.ndarray:
-    """Returns the 24 probes that are for evaluation alone: (24, 11), read-only; other operators go with it."""
+    """Returns the 24 probes that are for evaluation alone, with other operators: (24, 11), read-only."""
     return _frozen(plackett_burman(_ROW_24)[:, :ACTIVE])
 
 

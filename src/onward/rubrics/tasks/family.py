@@ -75,7 +75,7 @@ HELD_OUT_FAMILIES: tuple[str, ...] = (
     "travel_itinerary", "site_safety_checklist", "newsletter_plan", "board_pack_index", "migration_runbook",
     "survey_digest", "asset_register", "training_plan",
 )  # fmt: skip
-"""Names alone. Their data is in ``onward.rubrics.tasks.held_out``, which is read when one of them is asked for."""
+"""Names alone. Their data is in ``onward.rubrics.tasks.held_out``, which is read when one is asked for."""
 
 
 @cache

@@ -65,7 +65,7 @@ _SMALL, _MIDDLE, _LARGE = (0.01, 0.03), (0.07, 0.09), (0.25, 0.32, 0.40)
 
 
 def draw_records(words: Words, draw: random.Random) -> tuple[Record, ...]:
-    """Draws 10 to 13 records: at least five deviate by more than 20 percent, and at least one by less than 5."""
+    """Draws 10 to 13 records: at least five deviate by more than 20 percent, and one by less than 5."""
     count = draw.randint(10, 13)
     deviations = [draw.choice(_LARGE) for _ in range(draw.randint(5, 6))] + [0.14, draw.choice(_MIDDLE)]
     deviations += [draw.choice(_SMALL) for _ in range(count - len(deviations))]

@@ -71,7 +71,7 @@ def brief_sentence(dimension: str, level: int, noun: str, draw: random.Random) -
 
 
 def answer(family: str, seed: int, topic: str, level: int) -> str:
-    """Returns the stakeholder's phrase for a level. Its wording depends on the task and topic, not on the level."""
+    """Returns the stakeholder's phrase for a level; the task and the topic decide its wording."""
     return _wording(ANSWERS[level], family, seed, topic)
 
 

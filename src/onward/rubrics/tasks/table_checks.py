@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from datetime import date
+from itertools import pairwise
 
 from onward.rubrics.tasks.artefacts import EMPTY, Artefact, Facts, day, digits, number
 
@@ -69,7 +70,7 @@ def sort_key(column: str) -> Callable[[dict[str, object]], float]:
 
 def sorted_by(artefact: Artefact, arg: str, facts: Facts) -> bool:
     keys = [sort_key(arg)(row) for row in artefact["rows"]]
-    return all(before <= after for before, after in zip(keys, keys[1:], strict=False))
+    return all(before <= after for before, after in pairwise(keys))
 
 
 def rotate_rows(artefact: Artefact, arg: str, facts: Facts) -> None:

@@ -1,4 +1,4 @@
-"""Tasks: a pure function of family and seed. The truth and the probes cost no artefact; the rest is on demand."""
+"""Tasks: a pure function of family and seed. Truth and probes cost no artefact; the rest is on demand."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Subtask:
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """What a rubric is written for. ``weights`` is the truth w*: it sums to 1, one weight per active check."""
+    """What a rubric is written for. ``weights`` is the truth w*: one weight per active check, sum 1."""
 
     family: str
     seed: int
@@ -102,7 +102,7 @@ class Task:
         return broken(self.compliant, self.active, [bool(bit) for bit in bits], self.facts, way)
 
     def bits(self, artefact: Artefact) -> np.ndarray:
-        """Returns which active checks the artefact satisfies. Raises ConfigError if a part of it is missing."""
+        """Returns which active checks an artefact satisfies. Raises ConfigError if a part of it is missing."""
         missing = Artefact.__required_keys__ - set(artefact)
         if missing:
             raise ConfigError(
@@ -153,8 +153,8 @@ def task_with(family: str, seed: int, levels: Mapping[str, int], hidden: Sequenc
         or set(hidden) - set(DIMENSIONS)
     ):
         raise ConfigError(
-            f"The levels {dict(levels)} with {list(hidden)} hidden are no preference: give 0, 1 or 3 for each "
-            f"of {', '.join(DIMENSIONS)}."
+            f"The levels {dict(levels)} with {list(hidden)} hidden are no preference: give 0, 1 or 3 for "
+            f"each of {', '.join(DIMENSIONS)}."
         )
     weights = weights_of(kind.facets, levels)
     if weights is None:

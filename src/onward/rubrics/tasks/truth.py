@@ -45,7 +45,7 @@ def is_reserved(levels: Mapping[str, int]) -> bool:
 
 @dataclass(frozen=True)
 class TruthTable:
-    """Every preference that a family can have: levels (n, 6), weights (n, 11), and those that are reserved."""
+    """Every preference that a family can have: levels (n, 6), weights (n, 11), which ones are reserved."""
 
     levels: np.ndarray
     weights: np.ndarray
