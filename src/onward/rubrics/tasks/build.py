@@ -6,6 +6,7 @@ import copy
 import random
 from collections.abc import Sequence
 from datetime import date, timedelta
+from typing import Any
 
 from onward.rubrics.check import Check
 from onward.rubrics.tasks.artefacts import Artefact, Facts, Section, number, words
@@ -67,9 +68,9 @@ def broken(
     return made
 
 
-def _rows(args: dict[str, list[str]], records: Sequence[Record], facts: Facts) -> list[dict[str, object]]:
+def _rows(args: dict[str, list[str]], records: Sequence[Record], facts: Facts) -> list[dict[str, Any]]:
     decimals = int((args["rounding"] or ["2"])[0])
-    rows: list[dict[str, object]] = [
+    rows: list[dict[str, Any]] = [
         {
             "id": one.id,
             "name": one.name,
@@ -94,7 +95,7 @@ def _rows(args: dict[str, list[str]], records: Sequence[Record], facts: Facts) -
     return sorted(rows, key=sort_key(args["sorted_by"][0])) if args["sorted_by"] else rows
 
 
-def _totals(rows: Sequence[dict[str, object]]) -> dict[str, float]:
+def _totals(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
     net, tax = (sum(number(row[column]) for row in rows) for column in ("amount", "tax"))
     return {"subtotal": round(net, 2), "tax": round(tax, 2), "total": round(net + tax, 2)}
 

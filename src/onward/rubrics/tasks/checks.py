@@ -12,7 +12,14 @@ from onward.rubrics.tasks import text_checks as text
 from onward.rubrics.tasks.artefacts import Artefact, Facts
 from onward.spelling import closest_name
 
-DIMENSIONS = ("accuracy", "completeness", "brevity", "compliance", "traceability", "actionability")
+DIMENSIONS: tuple[str, ...] = (
+    "accuracy",
+    "completeness",
+    "brevity",
+    "compliance",
+    "traceability",
+    "actionability",
+)
 """The six dimensions of a preference, in the order of every table."""
 Predicate = Callable[[Artefact, str, Facts], bool]
 Operator = Callable[[Artefact, str, Facts], None]

@@ -18,7 +18,8 @@ def log(
 ) -> tuple[Resource, ...]:
     lines = "\n".join(
         f"{one.date} {one.id} {one.name}: {words.amount} {one.amount} against {words.expected} "
-        f"{one.expected}, tax {one.tax}, rate {one.rate}, {one.reason}; owner {one.owner} <{one.email}>; {one.status}."
+        f"{one.expected}, tax {one.tax}, rate {one.rate}, {one.reason}; "
+        f"owner {one.owner} <{one.email}>; {one.status}."
         for one in sorted(records, key=lambda one: one.date)
     )
     return (Resource("R1", names[0], text=lines), policy("R2", names[1], words, threshold, contacts))
