@@ -53,11 +53,18 @@ class TruthTable:
 
     @cached_property
     def training_rows(self) -> list[int]:
+        """Rows without a reserved pair."""
         return np.flatnonzero(~self.reserved).tolist()
 
     @cached_property
     def reserved_rows(self) -> list[int]:
-        return np.flatnonzero(self.reserved).tolist()
+        """Rows with a reserved pair whose weights no row of training has."""
+        trained = {weights.tobytes() for weights in self.weights[~self.reserved]}
+        return [
+            row
+            for row in np.flatnonzero(self.reserved).tolist()
+            if self.weights[row].tobytes() not in trained
+        ]
 
     def posterior(self, known: Mapping[str, int]) -> np.ndarray:
         """Returns the mean weights given the levels of some dimensions, over what training shows.
