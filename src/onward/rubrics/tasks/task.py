@@ -154,12 +154,12 @@ def task_with(family: str, seed: int, levels: Mapping[str, int], hidden: Sequenc
             f"The levels {dict(levels)} with {list(hidden)} hidden are no preference: give 0, 1 or 3 for "
             f"each of {', '.join(DIMENSIONS)}."
         )
-    weights = weights_of(kind.facets, levels)
-    if weights is None:
+    weights, within = weights_of(kind.facets, np.array([[levels[name] for name in DIMENSIONS]]))
+    if not within[0]:
         raise ConfigError(
             f"The levels {dict(levels)} give {family} too few criteria or one above 0.4: raise another level."
         )
-    return _assembled(kind, seed, weights, dict(levels), tuple(hidden))
+    return _assembled(kind, seed, weights[0], dict(levels), tuple(hidden))
 
 
 def split_of(seed: int) -> str:
