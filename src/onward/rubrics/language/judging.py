@@ -16,6 +16,7 @@ from html import escape
 from typing import Any, Protocol
 
 from onward.errors import OnwardError
+from onward.rubrics.language.outcomes import Outcome, failed, outcome_of
 
 LEVELS = {"low": 0.33, "medium": 0.66, "high": 1.0}
 """Words of a verdict and their share of the maximum."""
@@ -106,6 +107,22 @@ def _last_object(text: str) -> tuple[dict[str, Any] | None, int]:
 
 def _escaped(text: str) -> str:
     return escape(text, quote=False)
+
+
+async def judged(
+    judge: Judge | None, prompt: str, most: float, *, model: str, seed: int, clamp: bool = False
+) -> tuple[Outcome, str | None]:
+    """Returns (outcome, the judge's answer). No judge, no answer and no verdict are errors."""
+    if judge is None:
+        return failed("There is no judge for this rule: give one.", most), None
+    try:
+        answer = await judge.answer(prompt, model=model, seed=seed)
+    except JudgeError as error:
+        return failed(str(error), most), None
+    verdict = last_verdict(answer)
+    if verdict is None:
+        return failed("The judge's answer ends without a verdict.", most), answer
+    return outcome_of((verdict.points(most), verdict.reason), most, clamp=clamp), answer
 
 
 class RecordedJudge:

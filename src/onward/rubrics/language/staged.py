@@ -12,7 +12,7 @@ from typing import Any
 from onward.reward.sandbox import Sandbox
 from onward.rubrics.language.code_rules import RULE_LIMITS, code_outcomes
 from onward.rubrics.language.free import CodeRule, FunctionRule, JudgeRule, Rule, StagedRubric
-from onward.rubrics.language.judging import Judge, JudgeError, last_verdict, prompt_of
+from onward.rubrics.language.judging import Judge, judged, prompt_of
 from onward.rubrics.language.outcomes import NotApplicable, Outcome, failed, not_applicable, outcome_of
 
 
@@ -46,7 +46,11 @@ class RuleRunner:
             if isinstance(rule, CodeRule):
                 return (await code_outcomes(self.sandbox, rule.code, [artefact], most, clamp=True))[0]
             if isinstance(rule, JudgeRule):
-                return await self.judged(rule.judge_prompt, artefact, most, expectation=rule.expectation)
+                prompt = prompt_of(rule.judge_prompt, artefact, most, rule.expectation)
+                found, _ = await judged(
+                    self.judge, prompt, most, model=self.model, seed=self.seed, clamp=True
+                )
+                return found
             value = rule.function(artefact if subject is None else subject)
             return outcome_of(await value if inspect.isawaitable(value) else value, most, clamp=True)
         except NotApplicable as reason:
@@ -55,22 +59,6 @@ class RuleRunner:
             if isinstance(rule, FunctionRule):
                 return failed(f"{type(error).__name__}: {error}", most)
             raise
-
-    async def judged(
-        self, prompt: str, artefact: Any, most: float, *, expectation: str = "", clamp: bool = True
-    ) -> Outcome:
-        """Returns the outcome of a judge's prompt; an answer without a verdict is an error."""
-        if self.judge is None:
-            return failed("There is no judge for this rule: give the engine one.", most)
-        request = prompt_of(prompt, artefact, most, expectation)
-        try:
-            answer = await self.judge.answer(request, model=self.model, seed=self.seed)
-        except JudgeError as error:
-            return failed(str(error), most)
-        verdict = last_verdict(answer)
-        if verdict is None:
-            return failed("The judge's answer ends without a verdict.", most)
-        return outcome_of((verdict.points(most), verdict.reason), most, clamp=clamp)
 
 
 async def score_free(
