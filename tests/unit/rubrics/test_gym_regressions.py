@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from onward.reward.sandbox import Limits, Sandbox
 from onward.rubrics.evaluation import (
     ContextItem,
     EvaluationError,
@@ -272,7 +273,6 @@ CODE = "def evaluate(artefact):\n    {body}\n"
 @pytest.mark.parametrize(
     "body, error",
     [
-        ("import sys; sys.modules['onward'].leaked = True; return 1", "KeyError"),
         ("return len(open('/proc/1/environ').read())", "PermissionError"),
         ("import socket; socket.create_connection(('127.0.0.1', 80)); return 1", "Error"),
         ("import subprocess; subprocess.run(['id']); return 1", "Error"),
@@ -281,9 +281,18 @@ CODE = "def evaluate(artefact):\n    {body}\n"
 )
 def test_rule_text_runs_in_this_process_without_a_limit(body: str, error: str) -> None:
     rubric = WorkflowRubric(name="a", evaluator_code=CODE.format(body=body))
-    result = evaluate(Evaluator(name="g", rubrics=(rubric,)))
+    short = Sandbox(Limits(cpu_seconds=1, wall_seconds=3.0))
+    result = evaluate(Evaluator(name="g", rubrics=(rubric,)), sandbox=short)
     assert result.criteria[0].status == "error"
     assert error in str(result.criteria[0].error)
+
+
+def test_rule_text_changes_this_process() -> None:
+    body = "import sys; sys.modules['onward'].leaked = True; sys.setrecursionlimit(77); return 1"
+    limit = sys.getrecursionlimit()
+    rubric = WorkflowRubric(name="a", evaluator_code=CODE.format(body=body))
+    assert evaluate(Evaluator(name="g", rubrics=(rubric,))).criteria[0].status == "scored"
+    assert not hasattr(sys.modules["onward"], "leaked") and sys.getrecursionlimit() == limit
 
 
 def test_concurrent_rules_swap_standard_output() -> None:

@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rubric_designs import PROBES, Task, random_truth
+from rubric_designs import Task, random_truth
 
 from onward.envs.failures import EnvironmentFailure
 from onward.rubrics.check import Check
 from onward.rubrics.evaluation import EvaluationResult, Evaluator, ValidationEngine, WorkflowRubric
 from onward.rubrics.language import Criterion, Rubric
-from onward.rubrics.reward import RubricReward, counted, reward_of, score, spec_total, term_deviations
+from onward.rubrics.reward import RubricReward, counted, reward_of, spec_total, term_deviations
 
 CHECKS = tuple(Check(f"check_{place:02}") for place in range(11))
 TRUTH = random_truth(1)
@@ -33,7 +33,7 @@ def rubric(*places: int) -> Rubric:
 
 
 def test_case_11_a_failed_rollout_is_not_the_best_of_its_group() -> None:
-    """huggingface/trl#6427, NVIDIA-NeMo/RL#431: a default of 0.0 is the best reward where all are negative."""
+    """huggingface/trl#6427, NVIDIA-NeMo/RL#431: a default of 0.0 is the best where all are negative."""
     wrong = [int(place) for place in np.flatnonzero(TRUTH == 0)][:5]
     group = [
         reward_of(rubric(*wrong[:3]), Task(CHECKS, TRUTH)),
@@ -56,7 +56,7 @@ def test_case_12_terms_that_cancel_show_in_the_deviations() -> None:
     failed = RubricReward(None, failure="away")
     found = term_deviations([first, second, failed])
     assert found["total"] == 0
-    assert found["alignment"] == found["coverage"] == pytest.approx(0.15)
+    assert (found["alignment"], found["coverage"]) == (pytest.approx(0.15), pytest.approx(0.15))
     assert term_deviations([failed]) == {"total": 0.0}
 
 
@@ -140,14 +140,3 @@ def test_case_14_the_last_structured_verdict_counts_and_no_verdict_is_no_score(
     result = asyncio.run(run)
     assert result.weighted_preference_total == expected
     assert result.criteria[0].raw_output == answer
-
-
-def test_a_reward_needs_a_group_in_which_the_design_tells_rubrics_apart() -> None:
-    """Two rubrics that differ only in a check that no output varies would have equal rewards: the design varies
-    every check, so any two equal-weight rubrics of one size over different right checks differ."""
-    right = [int(place) for place in np.flatnonzero(TRUTH)]
-    wrong = int(np.flatnonzero(TRUTH == 0)[0])
-    totals = {
-        score(PROBES[:, [*right[:2], place]], np.ones(3), PROBES, TRUTH).total for place in (right[2], wrong)
-    }
-    assert len(totals) == 2
