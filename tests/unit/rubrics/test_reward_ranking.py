@@ -13,7 +13,7 @@ from onward.rubrics.tasks import HELD_OUT_FAMILIES, TRAINING_FAMILIES
 def test_the_reward_ranks_random_rubrics_as_the_oracle_does() -> None:
     """Measured over 8 tasks of each family: 0.988 (0.987 to 0.989); on one output 0.225 (0.202 to 0.249)."""
     rows = rubric_reward.measure(1, 12, (*TRAINING_FAMILIES, *HELD_OUT_FAMILIES))
-    assert rows["robust"].low > 0.97
+    assert rows["robust"].low > 0.95
     assert rows["robust"].gamed == 0
     assert rows["robust"].above_constant == 1
     assert rows["distance"].spearman == pytest.approx(1.0)
