@@ -27,7 +27,7 @@ from onward.rubrics.evaluation import (
     updated,
 )
 from onward.rubrics.language import Criterion, InvalidRubric, Rubric, serialise
-from onward.rubrics.language.free import FunctionRule, Stage, StagedRubric, parse_free
+from onward.rubrics.language.free import CodeRule, FunctionRule, Stage, StagedRubric, parse_free
 from onward.rubrics.language.judging import JudgeError
 from onward.rubrics.tasks import (
     DIMENSIONS,
@@ -333,3 +333,9 @@ def test_missing_resource_is_made_up() -> None:
     result = evaluate(Evaluator(name="g", rubrics=(rubric,)), Store(resources={"report.md": None}))
     assert result.criteria[0].error == "FileNotFoundError: no task has written report.md"
     assert result.weighted_preference_total is None
+    code = CodeRule(name="a", weight=1.0, code=rubric.evaluator_code or "")
+    stage = Stage(name="s", max_points=1.0, rules=(code,))
+    free = StagedRubric(category_name="free", max_total_score=1.0, stages=(stage,))
+    result = evaluate(free, Store(resources={"report.md": None}))
+    assert result.criteria[0].error == "FileNotFoundError: no task has written report.md"
+    assert not result.is_valid and result.valid_total is None

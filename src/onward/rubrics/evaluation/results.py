@@ -86,6 +86,11 @@ class EvaluationResult:
     timestamp: datetime | None = field(default=None, compare=False)
 
     @property
+    def valid_total(self) -> float | None:
+        """The total of a valid result, for a reward. None for an invalid one: it is never a number."""
+        return self.weighted_preference_total if self.is_valid else None
+
+    @property
     def criteria(self) -> tuple[CriterionResult, ...]:
         """Results of all criteria, by id."""
         groups = [
