@@ -81,7 +81,7 @@ class EvaluationResult:
     error_fraction: float
     """Errors / evaluated criteria."""
     is_valid: bool
-    """Whether there are at most as many errors as the engine accepts. An invalid one has no reward."""
+    """True if there are at most as many errors as the engine accepts. An invalid one has no reward."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     timestamp: datetime | None = field(default=None, compare=False)
 
