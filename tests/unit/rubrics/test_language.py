@@ -7,7 +7,7 @@ from itertools import product
 
 import jsonschema
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onward.lm.constrained import schema_source
@@ -43,6 +43,7 @@ rubrics = st.lists(
 ).map(Rubric)
 
 
+@settings(max_examples=40, deadline=None)
 @given(rubrics)
 def test_every_rubric_is_in_its_schema_and_is_read_back(rubric: Rubric) -> None:
     text = serialise(rubric)
