@@ -20,15 +20,15 @@ from typing import Literal
 from onward import children
 from onward.errors import ConfigError
 from onward.files import OWNER_ALONE
-from onward.suites.sandbox.confined import CANNOT_CONFINE
+from onward.reward.sandbox.confined import CANNOT_CONFINE
 
 _BOOT = """\
 import sys, types
 folder = sys.argv.pop(1)
-for name in ("onward", "onward.reward", "onward.reward.code", "onward.suites", "onward.suites.sandbox"):
+for name in ("onward", "onward.reward", "onward.reward.code", "onward.reward.sandbox"):
     package = sys.modules[name] = types.ModuleType(name)
     package.__path__ = [f"{folder}/{name.replace('.', '/')}"]
-from onward.suites.sandbox.confined import main
+from onward.reward.sandbox.confined import main
 main()
 """
 """Imports the three modules that the process needs, and not their packages, which import much more."""
@@ -62,6 +62,8 @@ class Sandbox:
 
     def __init__(self, limits: Limits | None = None, *, at_once: int = 2) -> None:
         self._limits = limits or Limits()
+        self._at_once = at_once
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._free = asyncio.Semaphore(at_once)
         self._checked = False
 
@@ -74,8 +76,8 @@ class Sandbox:
         outcome, code = await self._once("print('confined')", "")
         if code == CANNOT_CONFINE:
             raise ConfigError(
-                f"This machine cannot confine the programs of a policy: {outcome.errors} is missing. Run the "
-                f"suite on Linux 6.2 or newer with Landlock and seccomp, or leave it out."
+                f"This machine cannot confine the programs of a policy: {outcome.errors} is missing. Use "
+                f"Linux 6.2 or newer with Landlock and seccomp, or leave out what runs them."
             )
         if outcome.output != "confined\n":
             raise ConfigError(
@@ -86,6 +88,9 @@ class Sandbox:
     async def run(self, source: str, stdin: str = "") -> Outcome:
         """Runs a program to its end or to a limit. Raises ConfigError if it cannot be confined."""
         await self.check()
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:  # a semaphore belongs to one loop
+            self._loop, self._free = loop, asyncio.Semaphore(self._at_once)
         async with self._free:
             return (await self._once(source, stdin))[0]
 
@@ -98,12 +103,12 @@ class Sandbox:
             "memory_mib": limits.memory_mib,
         }
         child = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-I", "-S", "-B", "-c", _BOOT, _source_folder()),
+            *(sys.executable, "-P", "-s", "-S", "-B", "-c", _BOOT, _source_folder()),
             stdin=PIPE,
             stdout=PIPE,
             stderr=PIPE,
             cwd="/",
-            env={"ONWARD_PARENT_PID": str(os.getpid()), "LANG": "C.UTF-8"},
+            env={"ONWARD_PARENT_PID": str(os.getpid()), "LANG": "C.UTF-8", "PYTHONHASHSEED": "0"},
             umask=OWNER_ALONE,
             start_new_session=True,
         )
