@@ -464,7 +464,7 @@ async def test_the_host_imports_nothing_of_onward_and_nothing_heavy(tmp_path: Pa
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = set(eval(done.stdout))
-    assert loaded - set(sys.stdlib_module_names) == {"helpers", "usr"}
+    assert loaded - set(sys.stdlib_module_names) == {"_onward_agent_zero", "helpers", "usr"}
 
 
 def utc_text_now() -> str:

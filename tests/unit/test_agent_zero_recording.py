@@ -420,7 +420,7 @@ async def test_pause_forgets_what_runs_and_takes_nothing_new(host: Host, seen: C
     script(host, say("switch"), say("response", text="ok"))
     await host.ask("Switch off")
     await host.ask("Private")
-    assert [event["op"] for event in seen.events] == ["open", "drop"]
+    assert [event["op"] for event in seen.events] == ["open", "turn", "drop"]
     assert host.runtime.status()["state"] == "paused"
     host.runtime.pause(False)
     script(host, say("response", text="ok"))

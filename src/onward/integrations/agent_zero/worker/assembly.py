@@ -28,7 +28,15 @@ class Assembly:
 
     def __init__(self, opened: Event) -> None:
         self.opened = opened
-        self.turns: list[Event] = []
+        self._turns: dict[int, Event] = {}
+
+    @property
+    def turns(self) -> list[Event]:
+        return [self._turns[number] for number in sorted(self._turns)]
+
+    def add(self, turn: Event) -> None:
+        """Adds a turn, in place of an earlier state of it."""
+        self._turns[int(turn["n"])] = turn
 
     def document(self, closed: Event, facts: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, int]]:
         """Returns the trajectory, and the turn of each of Agent Zero's messages. ``facts``: ``agent_id``,

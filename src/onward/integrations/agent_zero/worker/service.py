@@ -58,7 +58,7 @@ class Worker:
                 if not event.get("parent") and self._watch is not None:
                     self._watch.look()
             elif operation == "turn" and event["t"] in self._open:
-                self._open[event["t"]].turns.append(event)
+                self._open[event["t"]].add(event)
             elif operation == "drop":
                 self._open.pop(event["t"], None)
             elif operation == "close":

@@ -170,6 +170,7 @@ class Recording:
         draft = self._draft_for_tool(agent)
         if draft is not None and draft.turn is not None:
             draft.turn.calls.append(Call(str(tool), draft.fits(copied(args)), here()))
+            self._send_turn(draft, draft.turn)  # it may be the last that is heard of this task
 
     def tool_ends(self, agent: Any, tool: str, response: Any) -> None:
         draft = self._draft_for_tool(agent)
@@ -242,7 +243,11 @@ class Recording:
         """Sends the present turn."""
         turn, draft.turn = draft.turn, None
         if turn is not None:
-            self._send({"op": "turn", "t": draft.trajectory_id, **turn.document()}, None)
+            self._send_turn(draft, turn)
+
+    def _send_turn(self, draft: Draft, turn: TurnDraft) -> None:
+        """Sends a turn as it is now; a later one of the same number takes its place."""
+        self._send({"op": "turn", "t": draft.trajectory_id, **turn.document()}, None)
 
     def _new_id(self, *parts: Any) -> str:
         base = "\x1f".join(map(str, parts))

@@ -25,8 +25,12 @@ GLOBAL = ("nats_url", "gateway_url", "agent_id", "task_type", "objects", "outbox
 class Host:
     """What is asked of Agent Zero's own modules. Tests replace it."""
 
-    root: Path = field(default_factory=Path.cwd)
     plugin: Path = field(default_factory=lambda: Path(__file__).resolve().parent.parent)
+
+    @property
+    def root(self) -> Path:
+        """The folder of Agent Zero: the plugin lies in ``usr/plugins/onward``."""
+        return self.plugin.parent.parent.parent
 
     @property
     def data(self) -> Path:
