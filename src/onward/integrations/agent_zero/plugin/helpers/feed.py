@@ -1,15 +1,14 @@
 """The thread between the hooks and the worker.
 
-It looks up settings, serialises, writes to the worker's pipe, and stores what it has sent until the worker has
-confirmed that the whole task is on disk. A worker that dies is started again and gets all of it once more; a
-task that was stored twice has the same id.
+It looks up settings, serialises, writes to the worker's pipe, and stores what it has sent until the worker
+has confirmed that the whole task is on disk. A worker that dies is started again and gets all of it once more;
+a task that was stored twice has the same id.
 
 Memory is bounded: above ``LIMIT`` bytes no new task is taken, and it is counted as dropped.
 """
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections import deque
@@ -17,6 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .child import Child
+from .lines import line
 from .settings import Settings
 
 LIMIT = 64 << 20
@@ -91,7 +91,9 @@ class Feed:
     def close(self, timeout: float) -> bool:
         """Writes what waits, ends the worker, and returns whether all was confirmed."""
         until = time.monotonic() + timeout
-        while self.waiting and time.monotonic() < until and self._thread is not None and self._thread.is_alive():
+        while (
+            self.waiting and time.monotonic() < until and self._thread is not None and self._thread.is_alive()
+        ):
             time.sleep(0.01)
         self._stopping = True
         self._wake.set()
@@ -168,16 +170,16 @@ class Feed:
         self.counts[name] += 1
 
     def _write(self, event: dict[str, Any]) -> bytes:
-        line = json.dumps(event, ensure_ascii=True, default=str, separators=(",", ":")).encode() + b"\n"
+        written = line(event)
         if self._child is not None:
-            self._child.write(line)
-        return line
+            self._child.write(written)
+        return written
 
-    def _keep(self, name: str, part: str, line: bytes) -> None:
+    def _keep(self, name: str, part: str, written: bytes) -> None:
         """Stores a line in place of an earlier one about the same turn."""
         parts = self._kept.setdefault(name, {})
-        self._size += len(line) - len(parts.get(part, b""))
-        parts[part] = line
+        self._size += len(written) - len(parts.get(part, b""))
+        parts[part] = written
 
     def _forget(self, name: str) -> None:
         self._size -= sum(map(len, self._kept.pop(name, {}).values()))
@@ -225,7 +227,7 @@ class Feed:
             self.reason = f"the worker cannot be started with {python}: {error.strerror}"
             self._pause = min(PAUSES[1], 2 * self._pause)
             return
-        self._child.write(json.dumps({"op": "settings", "host": host.version(), **self._given}).encode() + b"\n")
+        self._child.write(line({"op": "settings", "host": host.version(), **self._given}))
         for parts in list(self._kept.values()):
-            for line in parts.values():
-                self._child.write(line)
+            for written in parts.values():
+                self._child.write(written)
