@@ -384,8 +384,11 @@ async def test_calls_to_our_gateway_name_the_session_and_others_are_left_alone(
     await host.ask("Hi")
     first, second = seen.documents(model="agent-zero-rl-v7")
     assert host.models[0].kwargs["extra_headers"] == {
-        "X-Own": "1", "Onward-Session": first["session_id"], "Onward-Capture": "off"
-    }  # fmt: skip
+        "X-Own": "1",
+        "Onward-Session": first["session_id"],
+        "Onward-Capture": "off",
+        "Onward-Records": first["trajectory_id"],
+    }
     assert host.models[1].kwargs == {"api_base": "https://api.example.com/v1"}
     assert (first["metadata"]["model"], second["metadata"]["model"]) == ("agent-zero-rl-v7", "openai/gpt")
 

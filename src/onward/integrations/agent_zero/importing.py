@@ -102,7 +102,10 @@ def read_chat(path: Path, **facts: Any) -> list[dict[str, Any]]:
         for turn in run.turns:
             assembly.add({**turn, "at": began})
         is_whole = bool(run.turns) and any(call["tool"] == "response" for call in run.turns[-1]["calls"])
-        closed: dict[str, Any] = {"at": max(began, ended or began), "status": "success" if is_whole else "aborted"}
+        closed: dict[str, Any] = {
+            "at": max(began, ended or began),
+            "status": "success" if is_whole else "aborted",
+        }
         if not is_whole:
             closed["error"] = _ENDED
         document, _ = assembly.document(closed, facts)
@@ -224,7 +227,13 @@ def _turns(run: Run) -> Iterator[dict[str, Any]]:
 def _answered(number: int, entry: Entry, new: list[tuple[str, Any]]) -> dict[str, Any]:
     response = _text(entry.content)
     answer = action.read(response)
-    turn: dict[str, Any] = {"n": number, "new": new, "response": response, "messages": [entry.id], "calls": []}
+    turn: dict[str, Any] = {
+        "n": number,
+        "new": new,
+        "response": response,
+        "messages": [entry.id],
+        "calls": [],
+    }
     tool = answer.get("tool_name")
     if isinstance(tool, str) and tool:
         args = answer.get("tool_args")

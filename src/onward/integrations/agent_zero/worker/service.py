@@ -17,6 +17,7 @@ from onward.capture.opt_out import OptOut
 from onward.capture.recorder import Recorder
 from onward.capture.recorder.preparation import agents_redactor
 from onward.errors import ConflictError, ContractError, OnwardError, RedactionError
+from onward.integrations.agent_zero.worker import sampled
 from onward.integrations.agent_zero.worker.answers import Answers, Place
 from onward.integrations.agent_zero.worker.assembly import HOST_ENDED, Assembly
 from onward.integrations.agent_zero.worker.fitting import fit
@@ -140,7 +141,7 @@ class Worker:
             self._done(event, "failed")
             return
         recorder = self._recorder_now()
-        document, places = assembly.document(event, self._facts())
+        document, places = assembly.document(event, {**self._facts(), "records": self._records(assembly)})
         fit(document, has_store=bool(self._settings.get("objects")))
         before = recorder.stats()
         result = "recorded"
@@ -192,6 +193,13 @@ class Worker:
 
     def _place(self, event: Event) -> Place | None:
         return self._answers.find(str(event["chat"]), str(event.get("message") or ""))
+
+    def _records(self, assembly: Assembly) -> list[dict[str, Any]]:
+        """Fetches the gateway's records of a task whose model was asked there."""
+        url = str(self._settings.get("gateway_url") or "")
+        if not url or not any(turn.get("gateway") for turn in assembly.turns):
+            return []
+        return sampled.fetch(url, self._secrets.named_value(KEY), str(assembly.opened["t"]))
 
     def _facts(self) -> dict[str, Any]:
         model = self._watch.model["id"] if self._watch is not None else None

@@ -300,12 +300,14 @@ class Recording:
         return bool(self.gateway_url and isinstance(base, str) and base.startswith(self.gateway_url))
 
     def _name_session(self, model: Any, draft: Draft) -> None:
-        """Asks our gateway to count the call for this task, and not to record it a second time."""
+        """Asks our gateway to count the call for this task, not to record it a second time, and to keep the
+        record of its tokens until the worker fetches it."""
         options = model.kwargs
         options["extra_headers"] = {
             **(options.get("extra_headers") or {}),
             "Onward-Session": session_of(draft.root_id),
             "Onward-Capture": "off",
+            "Onward-Records": draft.trajectory_id,
         }
 
 
