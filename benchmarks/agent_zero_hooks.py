@@ -2,9 +2,9 @@
 
 Each hook is timed by the plugin itself (``Runtime.hook``): median and 99th percentile. The host is the one of
 the tests, with Agent Zero's event order. "with" and "without" run the same tasks; their difference for each
-hook includes the calling of the extension files. "Longest stall" is the longest delay of a coroutine that wakes
-up every millisecond while a task with results of 9 MB is handed over; the host's own work for them is done
-before. The load is printed, because it shows in the percentiles.
+hook includes the calling of the extension files. "Longest stall" is the longest delay of a coroutine that
+wakes up every millisecond while a task with results of 9 MB is handed over; the host's own work for them is
+done before. The load is printed, because it shows in the percentiles.
 
     python benchmarks/agent_zero_hooks.py [--quick] [--json FILE]
 """

@@ -29,7 +29,9 @@ def topic(*messages: dict[str, Any], summary: str = "") -> dict[str, Any]:
     return {"_cls": "Topic", "summary": summary, "messages": list(messages)}
 
 
-def history(current: dict[str, Any], *topics: dict[str, Any], bulks: list[dict[str, Any]] | None = None) -> str:
+def history(
+    current: dict[str, Any], *topics: dict[str, Any], bulks: list[dict[str, Any]] | None = None
+) -> str:
     made = {"_cls": "History", "counter": 9, "bulks": bulks or [], "topics": list(topics), "current": current}
     return json.dumps(made)
 
@@ -89,7 +91,11 @@ def test_a_chat_gives_a_trajectory_for_each_task_of_each_agent(folder: Path) -> 
         validate(document, Trajectory)
         assert document["metadata"]["capture"] == {"source": "agent_zero_chat", "closed": "import"}
     assert first["task_context"] == {"task_id": "m1", "instructions": "Count", "attachments": ["a.csv"]}
-    assert [turn["action"]["type"] for turn in first["turns"]] == ["tool_call", "subordinate_call", "response"]
+    assert [turn["action"]["type"] for turn in first["turns"]] == [
+        "tool_call",
+        "subordinate_call",
+        "response",
+    ]
     assert first["turns"][0]["action"]["tool_name"] == "shell:run"
     assert first["turns"][0]["thought_process"] == ["Look."]
     assert [turn["result"]["output"] for turn in first["turns"]] == ["a b", "checked", "Two."]
@@ -168,7 +174,10 @@ def test_a_long_result_is_read_from_its_file_and_from_no_other_folder(folder: Pa
 
 def test_an_intervention_belongs_to_the_task_that_it_interrupts(tmp_path: Path) -> None:
     told = history(
-        topic(message(False, {"user_intervention": "Stop."}, "c"), message(True, say("response", text="ok"), "d")),
+        topic(
+            message(False, {"user_intervention": "Stop."}, "c"),
+            message(True, say("response", text="ok"), "d"),
+        ),
         topic(message(False, {"user_message": "Go"}, "a"), message(True, say("shell", cmd="x"), "b")),
     )
     path = tmp_path / "chat.json"
@@ -186,7 +195,11 @@ def test_a_chat_without_a_readable_history_has_no_task(tmp_path: Path, history: 
 
 @pytest.mark.parametrize(
     "text, sentence",
-    [("{", "is no JSON"), ("[]", "it has no list 'agents'"), ('{"agents": [1]}', "must be a list of objects")],
+    [
+        ("{", "is no JSON"),
+        ("[]", "it has no list 'agents'"),
+        ('{"agents": [1]}', "must be a list of objects"),
+    ],
 )
 def test_a_file_that_is_no_chat_is_refused_in_a_sentence(tmp_path: Path, text: str, sentence: str) -> None:
     path = tmp_path / "chat.json"
@@ -212,7 +225,9 @@ def test_the_command_imports_and_reports(folder: Path, tmp_path: Path) -> None:
     (folder.parent / "broken" / "chat.json").write_text("{")
     done = run_text(tmp_path, "trajectories", "import", str(tmp_path / "a0"), "--dir", str(tmp_path / "data"))
     assert done.returncode == 1
-    assert "3 tasks of 2 files imported; 0 known already, 0 held, 0 opted out; 3 wait for NATS." in done.stdout
+    assert (
+        "3 tasks of 2 files imported; 0 known already, 0 held, 0 opted out; 3 wait for NATS." in done.stdout
+    )
     assert "is no JSON" in done.stderr
     wrong = run_text(tmp_path, "trajectories", "import", "nowhere", "--dir", str(tmp_path / "data"))
     assert wrong.returncode == 2 and "There is no chat file in nowhere" in wrong.stderr

@@ -54,7 +54,9 @@ def test_a_hook_file_obeys_the_rules_of_the_host(path: str) -> None:
         for alias in node.names
     }
     assert imported <= {"typing", "helpers.extension", "__future__"}
-    (execute,) = [node for node in _class(path).body if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    (execute,) = [
+        node for node in _class(path).body if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+    ]
     parts = path.split("/")
     is_sync = parts[-3] in SYNC if parts[0] == "_functions" else False
     assert isinstance(execute, ast.FunctionDef if is_sync else ast.AsyncFunctionDef)

@@ -20,11 +20,11 @@ def test_records_are_in_order_and_of_their_own_key() -> None:
     assert kept.get("key-2", "task") == [] and kept.get("key-1", "other") == []
 
 
-def test_the_oldest_names_go_when_there_is_no_room_and_each_goes_in_time() -> None:
+async def test_the_oldest_names_go_when_there_is_no_room_and_each_goes_in_time() -> None:
     clock = ManualClock()
     kept = KeptRecords(clock, limit=1000)
     for number in range(8):
         kept.add("key", f"task-{number}", answer(number), "x" * 200)
     assert [bool(kept.get("key", f"task-{number}")) for number in range(8)] == [False] * 5 + [True] * 3
-    clock.advance(SECONDS + 1)
+    await clock.advance(SECONDS + 1)
     assert kept.get("key", "task-7") == []

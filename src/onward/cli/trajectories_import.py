@@ -20,12 +20,10 @@ DELIVER_SECONDS = 60.0
 
 @trajectories_app.command("import")
 def import_(
-    paths: Annotated[
-        list[Path], typer.Argument(metavar="PATH...", help="Chat files, folders of them, or Agent Zero's folder.")
-    ],
+    paths: Annotated[list[Path], typer.Argument(metavar="PATH...", help="Chat files, or folders of them.")],
     format: Annotated[str, typer.Option(help="agent-zero: chat.json of any version.")] = "agent-zero",
     nats: Annotated[
-        str | None, typer.Option(help="NATS server with an agent's login; not given: that of the data folder.")
+        str | None, typer.Option(help="NATS server with a login; not given: that of the data folder.")
     ] = None,
     agent_id: Annotated[str, typer.Option(help="First part of the main agent's id.")] = "agent-zero",
     file: ConfigFile = None,
@@ -34,8 +32,8 @@ def import_(
 ) -> None:
     """Import the chats of Agent Zero: redacted first, then delivered like recorded work.
 
-    Tasks that were recorded or imported before are left out. Without a running service they wait in the outbox
-    of the data folder until the next import.
+    Tasks that were recorded or imported before are left out. Without a running service they wait in the
+    outbox of the data folder until the next import.
 
     onward trajectories import /a0
     onward trajectories import chat.json
@@ -60,8 +58,8 @@ def import_(
         for sentence in report.unreadable:
             say(sentence, err=True)
         say(
-            f"{plural(report.imported, 'task')} of {plural(report.files, 'file')} imported; {report.known} known "
-            f"already, {report.held} held, {report.opted_out} opted out; {waiting} wait for NATS."
+            f"{plural(report.imported, 'task')} of {plural(report.files, 'file')} imported; {report.known} "
+            f"known already, {report.held} held, {report.opted_out} opted out; {waiting} wait for NATS."
         )
     if report.unreadable:
         raise typer.Exit(1)

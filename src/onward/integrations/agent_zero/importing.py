@@ -4,9 +4,9 @@ Read are ``usr/chats/<chat>/chat.json``, the file that the page exports, ``<chat
 histories as a list of ``{"type": "human" | "ai", "content"}`` from before it. Long results that the history
 refers to are read from ``messages`` beside the file.
 
-A chat file is less than what the plugin records. It has no time of a message, no model, no reasoning, and none
-of the messages that were compressed away; ``metadata.lost`` names these. Ids are those that the plugin gives,
-so a task that was recorded is not imported again.
+A chat file is less than what the plugin records. It has no time of a message, no model, no reasoning, and
+none of the messages that were compressed away; ``metadata.lost`` names these. Ids are those that the plugin
+gives, so a task that was recorded is not imported again.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class Run:
 
 
 def chat_files(path: Path) -> list[Path]:
-    """Returns the chat files at ``path``: a file, a chat's folder, the folder of all chats, or Agent Zero's own.
-    Raises ConfigError if there is none."""
+    """Returns the chat files at ``path``: a file, a chat's folder, the folder of all chats, or Agent Zero's
+    own. Raises ConfigError if there is none."""
     if path.is_file():
         return [path]
     for folder in (path / "usr" / "chats", path / "tmp" / "chats", path):
@@ -102,10 +102,8 @@ def read_chat(path: Path, **facts: Any) -> list[dict[str, Any]]:
         for turn in run.turns:
             assembly.add({**turn, "at": began})
         is_whole = bool(run.turns) and any(call["tool"] == "response" for call in run.turns[-1]["calls"])
-        closed: dict[str, Any] = {
-            "at": max(began, ended or began),
-            "status": "success" if is_whole else "aborted",
-        }
+        status = "success" if is_whole else "aborted"
+        closed: dict[str, Any] = {"at": max(began, ended or began), "status": status}
         if not is_whole:
             closed["error"] = _ENDED
         document, _ = assembly.document(closed, facts)
@@ -180,8 +178,8 @@ def _whole(content: Any, folder: Path) -> Any:
 
 
 def _runs(number: int, entries: Sequence[Entry]) -> Iterator[Run]:
-    """Splits a history at the messages that begin a task. A message of the user before the agent has given its
-    final answer is an intervention, under whichever name it was stored."""
+    """Splits a history at the messages that begin a task. A message of the user before the agent has given
+    its final answer is an intervention, under whichever name it was stored."""
     run: Run | None = None
     is_over = True
     for entry in entries:
@@ -309,7 +307,7 @@ def _text(content: Any) -> str:
 
 
 def _time(text: Any) -> float:
-    """Returns Unix seconds of an ISO time; 0 for none, and for the beginning of time that Agent Zero writes."""
+    """Returns Unix seconds of an ISO time; 0 for none."""
     try:
         when = datetime.fromisoformat(str(text))
     except ValueError:
@@ -333,8 +331,8 @@ class Report:
 
 
 def import_chats(paths: Sequence[Path], recorder: Recorder, **facts: Any) -> Report:
-    """Redacts and records the tasks of all chat files at ``paths``. A file that cannot be read is reported, and
-    the others are read. Raises ConfigError for a path without any, OutboxFullError, BusError."""
+    """Redacts and records the tasks of all chat files at ``paths``. A file that cannot be read is reported,
+    and the others are read. Raises ConfigError for a path without any, OutboxFullError, BusError."""
     files = [file for path in paths for file in chat_files(path)]
     unreadable: list[str] = []
     known = 0

@@ -1,4 +1,4 @@
-"""The gateway's records of sampled tokens: fetched by the name of the task, and given to the turns they belong to.
+"""The gateway's records of sampled tokens: fetched by the name of the task, and given to its turns.
 
 LiteLLM passes on the text of an answer alone. So a record is found by its text, in order. A task from which
 something was left out gets none: the redactor must see as text whatever the token ids contain.

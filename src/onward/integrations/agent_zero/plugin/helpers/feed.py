@@ -1,8 +1,8 @@
 """The thread between the hooks and the worker.
 
 It looks up settings, serialises, writes to the worker's pipe, and stores what it has sent until the worker
-has confirmed that the whole task is on disk. A worker that dies is started again and gets all of it once more;
-a task that was stored twice has the same id.
+has confirmed that the whole task is on disk. A worker that dies is started again and gets all of it once
+more; a task that was stored twice has the same id.
 
 Memory is bounded: above ``LIMIT`` bytes no new task is taken, and it is counted as dropped.
 """
