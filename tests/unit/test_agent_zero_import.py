@@ -1,4 +1,4 @@
-"""Chat files of Agent Zero in each form that it has ever written, built by hand from the rules of their writer."""
+"""Chat files of Agent Zero in each form that it has written, built by hand from the rules of their writer."""
 
 from __future__ import annotations
 

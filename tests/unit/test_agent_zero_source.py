@@ -1,4 +1,4 @@
-"""The plugin against Agent Zero's own source, where ``AGENT_ZERO_SOURCE`` names a checkout of the pinned version.
+"""The plugin against Agent Zero's own source, where ``AGENT_ZERO_SOURCE`` names a checkout of its version.
 
 Each hook file must lie at a point that the source has, and take the keywords that the source gives. A version
 that moves one fails here, and not silently in a chat.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import os
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -53,10 +54,9 @@ def test_a_hook_file_obeys_the_rules_of_the_host(path: str) -> None:
         if isinstance(node, (ast.Import, ast.ImportFrom))
         for alias in node.names
     }
-    assert imported <= {"typing", "helpers.extension", "__future__"}
-    (execute,) = [
-        node for node in _class(path).body if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
-    ]
+    assert imported <= sys.stdlib_module_names | {"helpers.extension"}
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+    (execute,) = [node for node in _class(path).body if isinstance(node, functions)]
     parts = path.split("/")
     is_sync = parts[-3] in SYNC if parts[0] == "_functions" else False
     assert isinstance(execute, ast.FunctionDef if is_sync else ast.AsyncFunctionDef)
@@ -64,7 +64,7 @@ def test_a_hook_file_obeys_the_rules_of_the_host(path: str) -> None:
     (only,) = execute.body
     assert isinstance(only, ast.Try)
     assert [ast.unparse(handler.type) for handler in only.handlers if handler.type] == ["Exception"]
-    assert [type(node) for handler in only.handlers for node in handler.body] == [ast.Pass]
+    assert not any(isinstance(node, ast.Raise) for node in ast.walk(execute))
 
 
 def test_the_file_names_sort_around_those_that_handle_secrets() -> None:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from onward.capture.recorder import Recorder
 
 LOST = ("message_times", "model", "reasoning", "prompts")
-"""What no chat file has."""
+"""Facts that no chat file has."""
 NAME = "chat.json"
 _ENDED = "the chat file ends before the task does"
 _MAX_BYTES = 512 << 20

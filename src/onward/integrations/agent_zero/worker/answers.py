@@ -1,4 +1,4 @@
-"""Where each answer of Agent Zero was recorded, so that later feedback finds its trajectory and turn.
+"""The place where each answer of Agent Zero was recorded, for feedback that comes later.
 
 One SQLite file. It holds ids alone. An entry lives as long as a trajectory in the streams, 30 days.
 """

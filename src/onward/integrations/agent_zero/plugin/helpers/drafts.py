@@ -19,7 +19,7 @@ OMITTED = "[left out: the task is larger than max_trajectory_mb]"
 
 
 def here() -> object:
-    """Returns the coroutine's task, or the thread, that runs now: parallel tools are told apart by it."""
+    """Returns the coroutine's task, or the thread, that runs now: it distinguishes parallel tools."""
     try:
         return asyncio.current_task() or threading.get_ident()
     except RuntimeError:

@@ -1,4 +1,4 @@
-"""What is new in a prompt since the previous call of the same agent.
+"""Finds the new part of a prompt since the previous call of the same agent.
 
 Agent Zero rebuilds the whole prompt for each call, from a history that it also compresses in place. Its last
 message of the user carries extras (date, memories) that are gone in the next call. So a prompt continues the

@@ -24,7 +24,7 @@ GLOBAL = ("nats_url", "gateway_url", "agent_id", "task_type", "objects", "outbox
 
 @dataclass
 class Host:
-    """What is asked of Agent Zero's own modules. Tests replace it."""
+    """Questions to Agent Zero's own modules. Tests replace it."""
 
     plugin: Path = field(default_factory=lambda: Path(__file__).resolve().parent.parent)
 
