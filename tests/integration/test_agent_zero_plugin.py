@@ -27,6 +27,7 @@ from onward.contracts import examples, subjects
 
 CHILD = Path(__file__).parent.parent / "worlds" / "agent_zero_child.py"
 AWAY = "nats://127.0.0.1:9"
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
