@@ -1,0 +1,1 @@
+"""Connections to agents of other projects: plugins that are installed into them, and importers."""
