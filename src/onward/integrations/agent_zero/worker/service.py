@@ -87,10 +87,13 @@ class Worker:
 
     def end(self) -> None:
         """Agent Zero has ended: records what is open, and delivers for a moment."""
-        for task in list(self._open):
-            self.take({"op": "close", "t": task, "at": time.time(), "status": "aborted", "error": HOST_ENDED})
-        waiting, self._later = self._later, []
-        for _, event in waiting:  # once: what fails again is not confirmed, and the next worker gets it
+        waiting, self._later = [event for _, event in self._later], []
+        closed = {event["t"] for event in waiting if event["op"] == "close"}
+        for task in self._open.keys() - closed:
+            waiting.append(
+                {"op": "close", "t": task, "at": time.time(), "status": "aborted", "error": HOST_ENDED}
+            )
+        for event in waiting:  # once: what fails again is not confirmed, and the next worker gets it
             self.take(event)
         if self._watch is not None:
             self._watch.close()
