@@ -1,7 +1,8 @@
 """Changes of the logits that a single request asks for: penalties, a bias, and the mask of a grammar.
 
 The draw then sees a changed distribution, and the recorded log-probs are those of it: renormalised over the
-allowed tokens. Such a row is not a sample of the policy, so ``SampleRequest.for_training`` refuses it.
+allowed tokens. The learner computes the same under the masks that an answer for training keeps.
+``SampleRequest.for_training`` refuses penalties and biases, which it does not compute.
 """
 
 from __future__ import annotations
@@ -11,24 +12,32 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from onward.errors import OnwardError
-from onward.lm.constrained import CompiledGrammar
+from onward.lm.constrained import CompiledGrammar, Constraint
 from onward.lm.request import SampleRequest
 
 
 class Shaping:
     """The shaping of one answer in progress."""
 
-    def __init__(self, request: SampleRequest) -> None:
-        """Raises OnwardError for a grammar that is not compiled."""
-        self.constraint = None
+    def __init__(self, request: SampleRequest, vocab: int) -> None:
+        """Raises OnwardError for a grammar that is not compiled, or is for a vocabulary of another size."""
+        self.constraint: Constraint | None = None
+        self.vocab = vocab
+        self.keeps_masks = request.for_training and request.grammar is not None
         if request.grammar is not None:
             if not isinstance(request.grammar, CompiledGrammar):
                 raise OnwardError(
                     f"Request {request.request_id!r} has a grammar that is not compiled: give the result of "
                     f"a GrammarCompiler."
+                )
+            if request.grammar.vocab not in (0, vocab):
+                raise OnwardError(
+                    f"Request {request.request_id!r} has a grammar for {request.grammar.vocab} tokens and "
+                    f"the model has {vocab}: compile it for this model's vocabulary."
                 )
             self.constraint = request.grammar.begin()
         self._presence, self._frequency = request.presence_penalty, request.frequency_penalty
@@ -63,8 +72,9 @@ class Shaping:
         return values
 
 
-def shape_(logits: Tensor, shapings: Sequence[Shaping | None]) -> None:
-    """Changes ``logits`` (rows, vocab) in place, before temperature and truncation."""
+def shape_(logits: Tensor, shapings: Sequence[Shaping | None]) -> dict[int, NDArray[np.int32]]:
+    """Changes ``logits`` (rows, vocab) in place, before temperature and truncation. Returns the mask of each
+    row that has a grammar; an empty one, of a constraint that failed, changes nothing."""
     masked: list[int] = []
     for row, shaping in enumerate(shapings):
         if shaping is None:
@@ -77,7 +87,7 @@ def shape_(logits: Tensor, shapings: Sequence[Shaping | None]) -> None:
         if shaping.constraint is not None:
             masked.append(row)
     if not masked:
-        return
+        return {}
     vocab = logits.shape[1]
     bits = np.zeros((len(masked), (vocab + 31) // 32), dtype=np.int32)
     for place, row in enumerate(masked):
@@ -85,6 +95,9 @@ def shape_(logits: Tensor, shapings: Sequence[Shaping | None]) -> None:
         assert shaping is not None and shaping.constraint is not None
         shaping.constraint.mask(bits[place])
     allowed = np.unpackbits(bits.view(np.uint8), axis=1, count=vocab, bitorder="little")
+    some = bits.any(axis=1)
     for place, row in enumerate(masked):
-        forbidden = torch.from_numpy(allowed[place] == 0).to(logits.device)
-        logits[row].masked_fill_(forbidden, float("-inf"))
+        if some[place]:
+            forbidden = torch.from_numpy(allowed[place] == 0).to(logits.device)
+            logits[row].masked_fill_(forbidden, float("-inf"))
+    return dict(zip(masked, bits, strict=True))
