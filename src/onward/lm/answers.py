@@ -1,4 +1,4 @@
-"""Answers in progress: how one begins, the draw of its next token, and the reasons for which it ends.
+"""Answers in progress: how one begins, and the reasons for which it ends.
 
 Every sampler uses this, so an option of a request means the same on each path.
 """
@@ -13,13 +13,10 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch import Tensor
 
-from onward.lm.draw import draw
 from onward.lm.masks import AllowedTokens
 from onward.lm.request import Alternatives, Sample, SampleRequest
-from onward.lm.shaping import Shaping, shape_
+from onward.lm.shaping import Shaping
 from onward.lm.stop_text import StopText
 
 if TYPE_CHECKING:
@@ -181,40 +178,3 @@ class AnswerQueue(ABC, Generic[AnAnswer]):
 
 def _of_request(answers: Iterable[AnAnswer], request_id: str) -> AnAnswer | None:
     return next((answer for answer in answers if answer.request.request_id == request_id), None)
-
-
-def draw_next(answers: Sequence[AnAnswer], logits: Tensor) -> list[tuple[AnAnswer, str]]:
-    """Draws one token for each answer; returns those that it ends, each with the reason.
-
-    ``logits`` (answers, vocab) are overwritten. An answer whose grammar failed ends without another token.
-    """
-    device, requests = logits.device, [answer.request for answer in answers]
-    uniforms = torch.tensor([float(a.uniforms[len(a.token_ids)]) for a in answers], device=device)
-    temperature = None
-    if any(r.temperature != 1.0 for r in requests):
-        temperature = torch.tensor([r.temperature for r in requests], device=device)
-    top_k = [r.top_k for r in requests] if any(r.top_k is not None for r in requests) else None
-    top_p = [r.top_p for r in requests] if any(r.top_p < 1.0 for r in requests) else None
-    masks: dict[int, NDArray[np.int32]] = {}
-    if any(answer.shaping is not None for answer in answers):
-        logits = logits.float()  # in half precision a small bias would be rounded away
-        masks = shape_(logits, [answer.shaping for answer in answers])
-    most = max(r.alternatives for r in requests)
-    likeliest: list[Alternatives] | None = [] if most else None
-    tokens, logp = draw(logits, uniforms, temperature, top_k, top_p, likeliest, most)
-    ended = []
-    for place, (answer, token, value) in enumerate(zip(answers, tokens.tolist(), logp.tolist(), strict=True)):
-        if place in masks and not masks[place].any():
-            ended.append((answer, answer.broken()))
-            continue
-        if answer.shaping is not None and answer.shaping.keeps_masks:
-            answer.allowed.append(AllowedTokens.of_words(masks[place], answer.shaping.vocab))
-        answer.token_ids.append(token)
-        answer.logprobs.append(value)
-        if likeliest is not None and answer.request.alternatives:
-            answer.alternatives.append(likeliest[place][: answer.request.alternatives])
-        if answer.shaping is not None:
-            answer.shaping.advance(token)
-        if (reason := answer.end()) is not None:
-            ended.append((answer, reason))
-    return ended

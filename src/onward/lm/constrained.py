@@ -16,9 +16,11 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from onward.errors import OnwardError
 from onward.lm.longest_text import most_tokens
@@ -26,7 +28,7 @@ from onward.lm.masks import AllowedTokens
 from onward.lm.schema_limits import beyond_limits
 
 if TYPE_CHECKING:
-    from llguidance import LLMatcher
+    from llguidance import LLExecutor, LLMatcher
     from transformers import PreTrainedTokenizerBase
 
 WRITING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
@@ -104,13 +106,36 @@ class CompiledGrammar(Grammar):
             if constraint.is_broken or token not in allowed:
                 raise GrammarError(
                     f"Token {token} at place {place} of {len(token_ids)} is not in the language of the "
-                    f"grammar: give text as the grammar writes it, encoded by the model's own tokenizer, with its end",
+                    f"grammar: give text as the grammar writes it, encoded by the model's own tokenizer, "
+                    f"with its end",
                     "grammar",
                 )
             found.append(allowed)
             if place + 1 < len(token_ids):
                 constraint.advance(token)
         return found
+
+
+def fill_masks(constraints: Sequence[Constraint], out: NDArray[np.int32], threads: int) -> None:
+    """Writes the mask of each constraint into its row of ``out``: those of llguidance in parallel, and zeros
+    for one that is broken."""
+    ours = [(one, row) for row, one in enumerate(constraints) if isinstance(one, LlguidanceConstraint)]
+    together = len(ours) > 1 and threads > 1
+    if together:
+        work = [(one.matcher, row) for one, row in ours]
+        _executor(threads).unsafe_compute_mask_ptr(work, out.ctypes.data, out.shape[1] * 4, len(out))
+    for row, one in enumerate(constraints):
+        if not (together and isinstance(one, LlguidanceConstraint)):
+            one.mask(out[row])
+        if one.is_broken:
+            out[row] = 0
+
+
+@cache
+def _executor(threads: int) -> LLExecutor:
+    from llguidance import LLExecutor
+
+    return LLExecutor(threads)
 
 
 class GrammarCompiler:
@@ -151,7 +176,7 @@ class GrammarCompiler:
             grammar.kind,
             grammar.source,
             grammar.form,
-            begin=lambda: _Matching(known.deep_copy()),
+            begin=lambda: LlguidanceConstraint(known.deep_copy()),
             vocab=self._vocab,
             fingerprint=fingerprint(grammar, self._digest, self._engine),
             max_tokens=most_tokens(grammar.source) if grammar.form == "json" else None,
@@ -175,24 +200,26 @@ class GrammarCompiler:
         return matcher
 
 
-class _Matching:
+class LlguidanceConstraint:
+    """A constraint by an llguidance matcher, which never raises: it is broken instead."""
+
     def __init__(self, matcher: LLMatcher) -> None:
-        self._matcher = matcher
+        self.matcher = matcher
 
     @property
     def is_broken(self) -> bool:
-        return self._matcher.is_error()
+        return self.matcher.is_error()
 
     def mask(self, out: np.ndarray) -> None:
-        self._matcher.unsafe_compute_mask_ptr(out.ctypes.data, out.nbytes)
-        if self._matcher.is_error():
+        self.matcher.unsafe_compute_mask_ptr(out.ctypes.data, out.nbytes)
+        if self.matcher.is_error():
             out[:] = 0  # in this state it would allow the end of the turn
 
     def advance(self, token: int) -> None:
-        self._matcher.consume_token(token)
+        self.matcher.consume_token(token)
 
     def reset(self) -> None:
-        self._matcher.reset()
+        self.matcher.reset()
 
 
 def tokenizer_digest(tokenizer: PreTrainedTokenizerBase, vocab: int, stop_ids: Sequence[int]) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from onward.errors import TrainingError
@@ -20,6 +21,17 @@ FEW = 64
 """Most tokens that are allowed where logits are computed one by one."""
 _SHARE = 16
 """And at most the vocabulary divided by this: reading a row of the head alone costs more than its share."""
+
+
+def padded_ids(masks: Sequence[AllowedTokens]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Returns the allowed tokens (masks, most of them), filled up with token 0, and where they are filled."""
+    width = max(one.count for one in masks)
+    ids = np.zeros((len(masks), width), dtype=np.int64)
+    outside = np.ones((len(masks), width), dtype=bool)
+    for line, one in enumerate(masks):
+        ids[line, : one.count] = one.ids
+        outside[line, : one.count] = False
+    return ids, outside
 
 
 @dataclass(frozen=True)
@@ -80,13 +92,7 @@ class Permitted:
             yield Part(at, self._targets[at])
 
     def _listed(self, places: list[int]) -> Part:
-        lists = [self._known(place).ids for place in places]
-        width = max(map(len, lists))
-        ids = np.zeros((len(lists), width), dtype=np.int64)
-        outside = np.ones((len(lists), width), dtype=bool)
-        for line, one in enumerate(lists):
-            ids[line, : len(one)] = one
-            outside[line, : len(one)] = False
+        ids, outside = padded_ids([self._known(place) for place in places])
         at = torch.tensor(places, device=self._device)
         few, out = torch.from_numpy(ids).to(self._device), torch.from_numpy(outside).to(self._device)
         same = (few == self._targets[at][:, None]) & ~out

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from onward.errors import OnwardError
-from onward.lm.constrained import CompiledGrammar, Constraint
+from onward.lm.constrained import CompiledGrammar, Constraint, fill_masks
+from onward.lm.masks import AllowedTokens
 from onward.lm.request import SampleRequest
 
 
@@ -26,7 +26,6 @@ class Shaping:
     def __init__(self, request: SampleRequest, vocab: int) -> None:
         """Raises OnwardError for a grammar that is not compiled, or is for a vocabulary of another size."""
         self.constraint: Constraint | None = None
-        self.vocab = vocab
         self.keeps_masks = request.for_training and request.grammar is not None
         if request.grammar is not None:
             if not isinstance(request.grammar, CompiledGrammar):
@@ -72,32 +71,34 @@ class Shaping:
         return values
 
 
-def shape_(logits: Tensor, shapings: Sequence[Shaping | None]) -> dict[int, NDArray[np.int32]]:
-    """Changes ``logits`` (rows, vocab) in place, before temperature and truncation. Returns the mask of each
-    row that has a grammar; an empty one, of a constraint that failed, changes nothing."""
-    masked: list[int] = []
-    for row, shaping in enumerate(shapings):
-        if shaping is None:
-            continue
-        if added := shaping.added():
+def masks_of(shapings: Sequence[Shaping | None], vocab: int) -> dict[int, AllowedTokens]:
+    """Returns the mask of the next token of each row that has a grammar. That of a grammar that failed is
+    empty."""
+    found = {
+        row: one.constraint
+        for row, one in enumerate(shapings)
+        if one is not None and one.constraint is not None
+    }
+    if not found:
+        return {}
+    bits = np.zeros((len(found), (vocab + 31) // 32), dtype=np.int32)
+    fill_masks(list(found.values()), bits, torch.get_num_threads())
+    return {row: AllowedTokens.of_words(line, vocab) for row, line in zip(found, bits, strict=True)}
+
+
+def shape_(logits: Tensor, shapings: Sequence[Shaping | None], masks: Sequence[AllowedTokens | None]) -> None:
+    """Changes ``logits`` (rows, vocab) in place, before temperature and truncation."""
+    lines = logits.numpy() if logits.device.type == "cpu" else None
+    for row, (shaping, mask) in enumerate(zip(shapings, masks, strict=True)):
+        if shaping is not None and (added := shaping.added()):
             tokens = torch.tensor(list(added), device=logits.device)
             logits[row, tokens] += torch.tensor(
                 list(added.values()), device=logits.device, dtype=logits.dtype
             )
-        if shaping.constraint is not None:
-            masked.append(row)
-    if not masked:
-        return {}
-    vocab = logits.shape[1]
-    bits = np.zeros((len(masked), (vocab + 31) // 32), dtype=np.int32)
-    for place, row in enumerate(masked):
-        shaping = shapings[row]
-        assert shaping is not None and shaping.constraint is not None
-        shaping.constraint.mask(bits[place])
-    allowed = np.unpackbits(bits.view(np.uint8), axis=1, count=vocab, bitorder="little")
-    some = bits.any(axis=1)
-    for place, row in enumerate(masked):
-        if some[place]:
-            forbidden = torch.from_numpy(allowed[place] == 0).to(logits.device)
-            logits[row].masked_fill_(forbidden, float("-inf"))
-    return dict(zip(masked, bits, strict=True))
+        if mask is None:
+            continue
+        outside = mask.bits == 0
+        if lines is None:
+            logits[row].masked_fill_(torch.from_numpy(outside).to(logits.device), float("-inf"))
+        else:  # five times as fast
+            np.copyto(lines[row], -np.inf, where=outside)

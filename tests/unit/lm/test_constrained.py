@@ -14,9 +14,10 @@ from onward.capture.conversations.answers import read_answer
 from onward.errors import OnwardError
 from onward.lm import constrained
 from onward.lm.answer_form import AnswerForm, CallStyle
-from onward.lm.answers import Answer, draw_next
+from onward.lm.answers import Answer
 from onward.lm.chat import Chat
 from onward.lm.constrained import CompiledGrammar, Grammar, GrammarCompiler, GrammarError, closed
+from onward.lm.next_token import Computed, draw_next
 from onward.lm.policy import Policy
 from onward.lm.request import Sample, SampleRequest
 from onward.lm.sampler import Sampler
@@ -277,7 +278,7 @@ def test_a_small_change_of_a_logit_is_not_rounded_away_in_half_precision(
     answer = Answer(request, np.zeros(3, dtype=np.float32), shaping=shaping)
     if added < 0:
         shaping.advance(0)
-    draw_next([answer], torch.full((1, 2), 20.0, dtype=torch.bfloat16))
+    draw_next([answer], Computed(torch.full((1, 2), 20.0, dtype=torch.bfloat16)))
     assert answer.token_ids == [0]
     assert answer.logprobs == pytest.approx([-np.log1p(np.exp(-added))], abs=1e-5)
 
