@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ from onward.lm.sampler import Sampler
 from onward.lm.sft import SftConfig, SupervisedLearner
 from onward.lm.tiny import build_tiny
 from onward.lm.tokens import Call, TokenRow, rows_from_calls
-from onward.lm.trajectories import Trajectory
+from onward.lm.trajectories import Selection, Trajectory
 
 from .conftest import noisy_adapter
 
@@ -296,10 +297,15 @@ def log_policy(module: Any, row: TokenRow) -> tuple[Tensor, Tensor]:
     return torch.stack(logps), torch.stack(entropies)
 
 
+@cache
+def network(folder: Path) -> Any:
+    return transformers.AutoModelForCausalLM.from_pretrained(folder).double()
+
+
 @torch.no_grad()
 def reference(policy: Policy, folder: Path, rows: list[TokenRow]) -> tuple[list[Tensor], list[Tensor]]:
     """``log_policy`` of each row by transformers' own network with the weights of ``policy``."""
-    module = transformers.AutoModelForCausalLM.from_pretrained(folder).double()
+    module = network(folder)
     module.load_state_dict(to_transformers(policy.shape, policy.weights), strict=False)
     both = [log_policy(module, row) for row in rows]
     return [logp for logp, _ in both], [entropy for _, entropy in both]
@@ -334,7 +340,7 @@ def slope_along(
     ways = []
     for one, slope in zip(tensors, slopes, strict=True):
         noise = torch.randn(one.shape, generator=generator)
-        ways.append(0.02 * (slope / size + 0.01 * noise))
+        ways.append(2e-4 * (slope / size + 0.01 * noise))
     points, values = [], []
     for sign in (1.0, -1.0):
         for one, start, way in zip(tensors, before, ways, strict=True):
@@ -407,7 +413,7 @@ def test_the_gradient_of_the_objective_equals_finite_differences_of_a_slow_refer
 
     for seed in (1, 2):
         difference, said = slope_along(policy, gradient, loss, seed)
-        assert abs(said) > 1e-4 and difference == pytest.approx(said, rel=1e-4 * 5, abs=1e-9)
+        assert abs(said) > 1e-5 and difference == pytest.approx(said, rel=1e-4)
     assert metrics.entropy == pytest.approx(float(torch.cat(uncertain).mean()), abs=1e-4)
     worst = max(float((a - b).exp().max()) for a, b in zip(here, old, strict=True))
     assert metrics.ratio_max == pytest.approx(worst, rel=1e-3)
@@ -430,7 +436,7 @@ def test_the_gradient_of_imitation_equals_finite_differences_and_forced_tokens_a
     assert metrics.tokens == count < sum(row.sampled_count for row in rows) / 2
     assert metrics.loss == pytest.approx(loss(), abs=1e-5) == learner.loss(rows)
     difference, said = slope_along(policy, gradient, loss, 3)
-    assert difference == pytest.approx(said, rel=5e-4)
+    assert difference == pytest.approx(said, rel=1e-4)
 
 
 def test_the_gradient_of_preferences_equals_finite_differences(policy: Policy, folder: Path) -> None:
@@ -453,7 +459,7 @@ def test_the_gradient_of_preferences_equals_finite_differences(policy: Policy, f
 
     assert metrics.loss == pytest.approx(loss(), abs=1e-5) and metrics.loss < math.log(2)
     difference, said = slope_along(policy, gradient, loss, 4)
-    assert difference == pytest.approx(said, rel=5e-4)
+    assert difference == pytest.approx(said, rel=1e-4)
 
 
 # --- invariants of an update -------------------------------------------------------------------------
@@ -524,7 +530,7 @@ def test_equal_rewards_teach_nothing(policy: Policy) -> None:
     chat, grammar = compiled(policy)
     noisy_adapter(policy, "x", [0, 1])
     rows = rows_of(*drawn(Sampler(policy, 8), chat, grammar, 4))
-    selection = Rloo().select([Trajectory([row], 0.7, group="a") for row in rows])
+    selection = Selection([Trajectory([row], 0.75, group="a") for row in rows])
     estimate = Rloo().estimate(selection, None, None)
     before = {name: one.clone() for name, one in policy.adapter("x").params.items()}
     learner = Learner(policy, "x", LearnerConfig(learning_rate=1e-2, epochs=1))
