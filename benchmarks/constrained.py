@@ -2,9 +2,9 @@
 
 Both grammars ask for a list of objects that is longer than the answer may be, so every answer has its full
 length on both sides. ``strings`` leaves most tokens open in each string. In ``enums`` one token is allowed
-at most places, and few at the others. ``ratio`` is the throughput under the grammar over that without it: 0.85
-or more is the aim. ``learning`` takes one step of the learner on the answers, with their masks and as free rows
-of the same tokens. ``compile_seconds`` is what the first request with a new schema waits for.
+at most places, and few at the others. ``ratio`` is the throughput under the grammar over that without it:
+0.85 or more is the aim. ``learning`` takes one step of the learner on the answers, with their masks and as
+free rows of the same tokens. ``compile_seconds`` is what the first request with a new schema waits for.
 
 RESULTS
 
