@@ -35,9 +35,10 @@ AGAINST = 0.35
 _STOP = frozenset(
     word
     for line in (
-        "a an the of to in on for and or is are be was were it its this that these those with by from as at if",
-        "not no so than then which what who how why when where do does did has have had i me my we you your he",
-        "she they them there here can will would should could may one any all each",
+        "a an the of to in on for and or is are be was were it its this that these those with by",
+        "from as at",
+        "if not no so than then which what who how why when where do does did has have had i me my we you your",
+        "he she they them there here can will would should could may one any all each",
     )
     for word in line.split()
 )

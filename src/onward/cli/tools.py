@@ -133,6 +133,5 @@ def choose(
     for one in found:
         if not one["right"]:
             wanted = " or ".join(name or "no tool" for name in one["tools"])
-            say(
-                f"{json.dumps(one['request'], ensure_ascii=False)}: {one['chosen'] or 'no tool'}, not {wanted}"
-            )
+            asked = json.dumps(one["request"], ensure_ascii=False)
+            say(f"{asked}: {one['chosen'] or 'no tool'}, not {wanted}")
