@@ -35,10 +35,9 @@ AGAINST = 0.35
 _STOP = frozenset(
     word
     for line in (
-        "a an the of to in on for and or is are be was were it its this that these those with by",
-        "from as at",
-        "if not no so than then which what who how why when where do does did has have had i me my we you your",
-        "he she they them there here can will would should could may one any all each",
+        "a an the of to in on for and or is are be was were it its this that these those with by from as at",
+        "if not no so than then which what who how why when where do does did has have had i me my we",
+        "you your he she they them there here can will would should could may one any all each",
     )
     for word in line.split()
 )
@@ -70,7 +69,7 @@ class Bm25:
     def __init__(self, documents: list[list[str]]) -> None:
         self.counts = [Counter(document) for document in documents]
         self.lengths = [len(document) for document in documents]
-        self.mean = sum(self.lengths) / len(documents)
+        self.mean = sum(self.lengths) / len(documents) or 1.0
         found = Counter(term for counts in self.counts for term in counts)
         number = len(documents)
         self.idf = {term: math.log(1 + (number - n + 0.5) / (n + 0.5)) for term, n in found.items()}

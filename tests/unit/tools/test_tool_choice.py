@@ -26,7 +26,8 @@ def test_the_suite_has_requests_for_every_tool_in_several_languages_and_some_for
     assert min(wanted.values()) >= 2 and wanted[None] >= 6
     assert len({case.language for case in CASES}) >= 4
     assert len({case.request for case in CASES}) == len(CASES)
-    assert not [case.request for case in CASES if any(name in case.request for name in TOOLS)]
+    names = [name for name in TOOLS if "_" in name]  # a request that says the name decides nothing
+    assert not [case.request for case in CASES if any(name in case.request for name in names)]
 
 
 def test_a_scripted_chooser_picks_the_measured_share_and_the_page_says_so() -> None:

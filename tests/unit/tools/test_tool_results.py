@@ -16,7 +16,7 @@ REDACTOR = Redactor()
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
     lambda inner: st.lists(inner, max_size=30) | st.dictionaries(st.text(max_size=200), inner, max_size=30),
-    max_leaves=60,
+    max_leaves=30,
 )
 
 
@@ -52,7 +52,7 @@ def test_secrets_and_hidden_characters_are_gone() -> None:
     key = "sk-ant-" + "api03-" + "Zk3Qv9" * 15 + "AA"
     hidden = "safe\u202eevil\u200b\x1b[31m\U000e0041end"
     text = render(untrusted({"said": f"use {key}", "and": hidden}), REDACTOR)
-    assert key not in text and "[ANTHROPIC_KEY" in text
+    assert key not in text and "<ANTHROPIC_KEY:1>" in text
     found = json.loads(text)
     assert found["note"] == NOTE
     assert found["untrusted"]["and"] == "safeevil[31mend"
@@ -61,7 +61,7 @@ def test_secrets_and_hidden_characters_are_gone() -> None:
 @pytest.mark.parametrize(
     ("value", "most", "expected"),
     [
-        ("a" * 700, 650, "a" * 300 + "… (400 more characters)"),
+        ("a" * 700, 650, "a" * 600 + "… (100 more characters)"),
         (list(range(100)), 60, [*range(20), "… (80 more)"]),
         ({"a": 1}, 100, {"a": 1}),
     ],
@@ -73,7 +73,7 @@ def test_texts_and_lists_are_cut_with_a_count(value: Any, most: int, expected: A
 
 
 @given(JSON)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_whatever_it_is_the_result_is_json_within_the_limit(value: Any) -> None:
     text = render(untrusted(value), REDACTOR)
     assert len(text.encode()) <= MOST

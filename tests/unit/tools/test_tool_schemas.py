@@ -1,4 +1,4 @@
-"""The schemas that other systems get: the seed's names and arguments, strict mode, what a call of each takes."""
+"""The schemas that other systems get: the seed's names and arguments, and strict mode."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ SEED_CALLS: dict[str, dict[str, Any]] = {
     },
 }
 STRICT_KEYWORDS = {
-    "type", "description", "enum", "const", "anyOf", "properties", "required", "additionalProperties", "items",
-    "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "minItems", "maxItems", "pattern", "format",
+    "type", "description", "enum", "const", "anyOf", "properties", "required", "additionalProperties",
+    "items", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "minItems", "maxItems", "pattern", "format",
 }  # fmt: skip
 """Keywords that strict mode documents."""
 
