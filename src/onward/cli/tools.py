@@ -41,7 +41,7 @@ def list_tools(as_json: AsJson = False) -> None:
             "tool": tool.name,
             "scope": tool.scope,
             "arguments": list(tool.arguments.model_json_schema()["properties"]),
-            "what": tool.description.partition(". ")[0].partition(":")[0],
+            "what": tool.summary,
         }
         for tool in TOOLS.values()
     ]

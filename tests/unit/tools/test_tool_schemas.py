@@ -43,7 +43,8 @@ SEED_CALLS: dict[str, dict[str, Any]] = {
 }
 STRICT_KEYWORDS = {
     "type", "description", "enum", "const", "anyOf", "properties", "required", "additionalProperties",
-    "items", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "minItems", "maxItems", "pattern", "format",
+    "items", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "minItems", "maxItems",
+    "pattern", "format",
 }  # fmt: skip
 """Keywords that strict mode documents."""
 
