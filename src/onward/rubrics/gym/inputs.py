@@ -66,7 +66,7 @@ def column(text: str) -> Column:
     people: dict[str, Column] = {"person": _person, "email": _email, "phone": _phone}
     if kind not in people:
         raise WorkflowError(
-            f"The column {text!r} is unknown: use id, one, each, whole, money, date, person …"
+            f"The column {text!r} is unknown: use id, one, each, whole, money, date, person, …"
         )
     return people[kind]
 

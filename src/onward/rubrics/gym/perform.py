@@ -222,7 +222,8 @@ _PERFORMERS = cast(
         one.__name__: one
         for one in (
             assign_task, assign_all_pending_tasks, assign_tasks_to_agents, create_task, remove_task,
-            refine_task, decompose_task, add_task_dependency, remove_task_dependency, send_message, get_workflow_status,
+            refine_task, decompose_task, add_task_dependency, remove_task_dependency, send_message,
+            get_workflow_status,
             get_available_agents, get_pending_tasks, inspect_task, request_end_workflow, noop,
         )
     }

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from onward.rubrics.gym.files import Requirement
-from onward.rubrics.gym.parts import Agent, Task, TaskStatus
+from onward.rubrics.gym.parts import Agent, Task
 from onward.rubrics.gym.work import Job, operation_of, requirements_of
 from onward.rubrics.gym.workflow import Workflow
 
@@ -46,10 +46,4 @@ def requirements(workflow: Workflow) -> tuple[Requirement, ...]:
 
 def satisfied(workflow: Workflow) -> dict[Requirement, bool]:
     """Returns which requirements the files of ``workflow`` satisfy now, by their checks."""
-    done = {task.id for task in workflow.leaves() if task.status is TaskStatus.COMPLETED}
-    return {
-        one: one.holds(workflow)
-        for task in workflow.leaves()
-        for one in requirements_of(task)
-        if task.id in done or not task.operation
-    }
+    return {one: one.holds(workflow) for one in requirements(workflow)}

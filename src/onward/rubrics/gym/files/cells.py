@@ -1,7 +1,7 @@
 """Cells and expressions: numbers, dates, conditions, arithmetic and aggregates over rows of text.
 
 Expressions come from data files, so they are evaluated by a small interpreter over Python's syntax tree:
-names of columns, numbers, ``+ - * /``, ``min``, ``max``, ``abs``, ``round``. Nothing else is allowed.
+names of columns, numbers, ``+ - * /``, ``min``, ``max``, ``abs``. Nothing else is allowed.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date
+from typing import Any
 
 from onward.rubrics.gym.parts import WorkflowError
 
@@ -61,7 +62,7 @@ _BINARY: dict[type, Callable[[float, float], float]] = {
     ast.Mult: operator.mul,
     ast.Div: operator.truediv,
 }
-_FUNCTIONS: dict[str, Callable[..., float]] = {"min": min, "max": max, "abs": abs, "round": round}
+_FUNCTIONS: dict[str, Callable[..., Any]] = {"min": min, "max": max, "abs": abs}
 
 
 def evaluate(expression: str, values: Mapping[str, float | str]) -> float:
@@ -94,17 +95,14 @@ def evaluate_tree(node: ast.expr, values: Mapping[str, float | str]) -> float:
                 raise WorkflowError(f"{ast.unparse(node)} divides by zero: check the data.") from None
         case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]) if name in _FUNCTIONS:
             given = [evaluate_tree(one, values) for one in arguments]
-            return float(
-                _FUNCTIONS[name](*given[:1], *(map(int, given[1:]) if name == "round" else given[1:]))
-            )
-    raise WorkflowError(
-        f"The expression has {ast.unparse(node)!r}: write known columns, numbers and + - * /."
-    )
+            return float(_FUNCTIONS[name](*given))
+    raise WorkflowError(f"The expression has {ast.unparse(node)!r}: use known columns, numbers and + - * /.")
 
 
 _COMPARISON = re.compile(r"(\w+) (==|!=|<=|>=|<|>) (.+)")
 _COMPARE: dict[str, Callable[..., bool]] = {
-    "==": operator.eq, "!=": operator.ne, "<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt,
+    "==": operator.eq, "!=": operator.ne, "<=": operator.le, ">=": operator.ge,
+    "<": operator.lt, ">": operator.gt,
 }  # fmt: skip
 
 

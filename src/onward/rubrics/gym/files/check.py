@@ -10,9 +10,10 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from onward.errors import MissingExtraError
+from onward.rubrics.gym.files.formats import Files
 from onward.rubrics.gym.graph import suggestion
 from onward.rubrics.gym.parts import WorkflowError
 
@@ -24,15 +25,9 @@ DIMENSIONS = (
 Arguments = Mapping[str, Any]
 
 
-class Files(Protocol):
-    """Files by name, such as those of a workflow."""
-
-    def read(self, name: str) -> bytes: ...
-
-
 @dataclass(frozen=True)
 class FileCheck:
-    """A kind of check. ``order``: faults of a small one are made first, so that later ones leave them alone."""
+    """A kind of check. Faults of a small ``order`` are made first: later ones leave them alone."""
 
     name: str
     dimension: str
@@ -73,13 +68,11 @@ class Requirement:
     def of(cls, file: str, check: str, **arguments: Any) -> Requirement:
         """Returns a requirement. Raises WorkflowError for an unknown check or wrong arguments."""
         if check not in CHECKS:
-            raise WorkflowError(
-                f"There is no check {check!r}{suggestion(check, CHECKS)}: use a name of CHECKS."
-            )
+            raise WorkflowError(f"There is no check {check!r}{suggestion(check, CHECKS)}: use one of CHECKS.")
         expected = CHECKS[check].arguments
         if set(arguments) != set(expected):
             raise WorkflowError(
-                f"The check {check} of {file!r} has the arguments {sorted(arguments)}: give {sorted(expected)}."
+                f"The check {check} of {file!r} has arguments {sorted(arguments)}: give {sorted(expected)}."
             )
         return cls(file, check, json.dumps(arguments, sort_keys=True))
 

@@ -12,9 +12,9 @@ from onward.rubrics.gym.files.cells import aggregate, evaluate, evaluate_tree, i
 from onward.rubrics.gym.files.check import Arguments, Files, declare
 from onward.rubrics.gym.files.formats import (
     read_json,
-    read_table,
     read_workbook,
     sections,
+    table_of,
     words,
     write_json,
     write_workbook,
@@ -46,7 +46,7 @@ def _record(
 
 
 def _figure(data: Data, given: Arguments, files: Files) -> bool:
-    expected = aggregate(given["value"], read_table(files.read(given["source"])))
+    expected = aggregate(given["value"], table_of(files, given["source"]))
     return abs(float(data["figures"][given["name"]]) - expected) < TOLERANCE
 
 

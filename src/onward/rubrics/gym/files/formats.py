@@ -11,7 +11,7 @@ import json
 import re
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from onward.rubrics.gym.files.cells import Row
 from onward.rubrics.gym.parts import WorkflowError
@@ -25,7 +25,7 @@ def read_table(content: bytes) -> list[Row]:
         raise WorkflowError(f"The table cannot be read ({error}): write it as csv in UTF-8.") from None
     if any(None in row or None in row.values() for row in rows):
         raise WorkflowError(
-            "A row of the table has more or fewer cells than the header: write one cell for each."
+            "A row of the table does not have as many cells as the header: write one for each."
         )
     return rows
 
@@ -108,3 +108,17 @@ def read_workbook(content: bytes) -> Sheets:
     return {
         sheet.title: [list(row) for row in sheet.iter_rows(values_only=True)] for sheet in book.worksheets
     }
+
+
+class Files(Protocol):
+    """Files by name, such as those of a workflow."""
+
+    def read(self, name: str) -> bytes: ...
+
+
+def table_of(files: Files, name: str) -> list[Row]:
+    """Returns the rows of a csv file, or of the first sheet of an xlsx file."""
+    if not name.endswith(".xlsx"):
+        return read_table(files.read(name))
+    header, *body = next(iter(read_workbook(files.read(name)).values()))
+    return [{str(key): str(cell) for key, cell in zip(header, row, strict=True)} for row in body]

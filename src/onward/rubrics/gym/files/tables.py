@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
 from onward.rubrics.gym.files.cells import Row, aggregate, evaluate, is_iso_date, iso_date, matches, number
 from onward.rubrics.gym.files.check import Arguments, Files, declare
-from onward.rubrics.gym.files.formats import read_table, write_table
+from onward.rubrics.gym.files.formats import read_table, table_of, write_table
 
 Holds = Callable[[list[Row], Arguments, Files], bool]
 Spoil = Callable[[list[Row], Arguments, Files], list[Row]]
@@ -48,7 +49,7 @@ def _off(text: str) -> str:
 
 
 def _source(given: Arguments, files: Files) -> list[Row]:
-    return [row for row in read_table(files.read(given["source"])) if matches(given.get("where", ""), row)]
+    return [row for row in table_of(files, given["source"]) if matches(given.get("where", ""), row)]
 
 
 # Single cells and columns.
@@ -108,7 +109,7 @@ _table("keeps_all", "completeness", "every {column} of {source} is there ({where
 
 
 def _stranger(rows: list[Row], given: Arguments, files: Files) -> list[Row]:
-    others = read_table(files.read(given["source"]))
+    others = table_of(files, given["source"])
     return [*rows, next(row for row in others if not matches(given["where"], row))]
 
 
@@ -135,7 +136,7 @@ _table("computed", "accuracy", "{column} is {formula} in every row", _computed, 
 
 def _looked_up(rows: list[Row], given: Arguments, files: Files) -> bool:
     key, column = given["key"], given["column"]
-    known = {row[key]: row[column] for row in reversed(read_table(files.read(given["source"])))}
+    known = {row[key]: row[column] for row in reversed(table_of(files, given["source"]))}
     return all(row[column] == known.get(row[key], "") for row in rows)
 
 
@@ -173,7 +174,7 @@ _table("group_sums", "accuracy", "{column} of each {by} is {value} over {source}
 
 def _in_order(rows: list[Row], given: Arguments, files: Files) -> bool:
     dates = [(iso_date(row["start"]), iso_date(row["end"])) for row in rows]
-    return all(later[0] >= earlier[1] for earlier, later in zip(dates, dates[1:], strict=False))
+    return all(later[0] >= earlier[1] for earlier, later in pairwise(dates))
 
 
 def _overlap(rows: list[Row], given: Arguments, files: Files) -> list[Row]:

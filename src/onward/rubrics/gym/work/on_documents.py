@@ -9,7 +9,7 @@ from typing import Any
 from onward.rubrics.gym.files import Requirement
 from onward.rubrics.gym.files.cells import aggregate, iso_date, number
 from onward.rubrics.gym.files.documents import figure_line
-from onward.rubrics.gym.files.formats import read_json, read_table, write_json, write_workbook
+from onward.rubrics.gym.files.formats import read_json, table_of, write_json, write_workbook
 from onward.rubrics.gym.parts import Task, WorkflowError
 from onward.rubrics.gym.work.operation import Job, declare
 
@@ -58,7 +58,7 @@ def report(job: Job) -> bytes:
 def _steps(job: Job, file: str, column: str, verb: str, most: int = 3) -> list[str]:
     return [
         f"- {verb} {row[column]} (owner: {row['owner'] or job.people[0].name}, due: {iso_date(row['due'])})"
-        for row in read_table(job.files.read(file))[:most]
+        for row in table_of(job.files, file)[:most]
     ]
 
 

@@ -136,10 +136,10 @@ declare("rank", rank, _rank)
 
 def summarise(job: Job) -> bytes:
     """One row for each value of ``by``, with the aggregate ``value`` in ``column``."""
-    by, rows = job.given["by"], job.table()
+    by, value, rows = job.given["by"], job.given["value"], job.table()
     groups = sorted({row[by] for row in rows})
     return write_table([
-        {by: one, job.given["column"]: money(aggregate(job.given["value"], [r for r in rows if r[by] == one]))}
+        {by: one, job.given["column"]: money(aggregate(value, [row for row in rows if row[by] == one]))}
         for one in groups
     ])  # fmt: skip
 

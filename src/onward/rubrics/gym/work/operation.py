@@ -8,7 +8,7 @@ from typing import Any
 
 from onward.rubrics.gym.files import Files, Requirement
 from onward.rubrics.gym.files.cells import Row
-from onward.rubrics.gym.files.formats import read_table
+from onward.rubrics.gym.files.formats import table_of
 from onward.rubrics.gym.graph import suggestion
 from onward.rubrics.gym.parts import Agent, Task, WorkflowError
 
@@ -29,7 +29,7 @@ class Job:
 
     def table(self, place: int = 0) -> list[Row]:
         """Returns the rows of an input file."""
-        return read_table(self.files.read(self.task.inputs[place]))
+        return table_of(self.files, self.task.inputs[place])
 
     def person(self, role: str) -> str:
         """Returns the name of the first agent with ``role``. Raises WorkflowError if there is none."""
