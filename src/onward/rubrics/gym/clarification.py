@@ -35,17 +35,13 @@ class Answering(Protocol):
     def answer(self, question: Question) -> str: ...
 
 
-class CommunicationService:
-    """Questions and answers of one episode. ``price`` is the cost of each question, repeated ones included.
+class Conversation:
+    """Log of the questions and answers of one episode.
 
-    Invariants: no more than ``max_turns`` turns; nothing is shared between episodes.
+    Invariants: no more than ``max_turns`` turns; it is of one episode alone.
     """
 
-    def __init__(self, max_turns: int = 3, price: float = 0.04) -> None:
-        if max_turns < 0 or price < 0:
-            raise WorkflowError(
-                f"max_turns = {max_turns} and price = {price} are limits of questions: give none below 0."
-            )
+    def __init__(self, max_turns: int, price: float) -> None:
         self.max_turns, self.price = max_turns, price
         self.turns: list[Turn] = []
         self.used = 0
@@ -73,9 +69,32 @@ class CommunicationService:
             )
         self.used += 1
         new = tuple(
-            Turn(index=self.used, topic=one.topic, question=one.text or one.topic,
-                 answer=stakeholder.answer(one), cost=self.price)
+            Turn(
+                index=self.used,
+                topic=one.topic,
+                question=one.text or one.topic,
+                answer=stakeholder.answer(one),
+                cost=self.price,
+            )
             for one in questions
-        )  # fmt: skip
+        )
         self.turns.extend(new)
         return new
+
+
+class CommunicationService:
+    """Opens a conversation for each episode. ``price`` is the cost of each question, repeated ones too."""
+
+    def __init__(self, price: float = 0.04) -> None:
+        if price < 0:
+            raise WorkflowError(f"The price of a question is {price}: give 0 or more.")
+        self.price = price
+        self.conversations: list[Conversation] = []
+        """Conversations so far, the last at the end."""
+
+    def open(self, max_turns: int) -> Conversation:
+        """Returns a new conversation. Raises WorkflowError for a negative limit."""
+        if max_turns < 0:
+            raise WorkflowError(f"max_turns is {max_turns}: give 0 or more.")
+        self.conversations.append(Conversation(max_turns, self.price))
+        return self.conversations[-1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -69,7 +70,7 @@ def read_entry(path: Path, kind: type[EntryT]) -> EntryT:
     import yaml
 
     try:
-        data = yaml.load(path.read_text(encoding="utf-8"), _loader())
+        data = _parsed(path.read_text(encoding="utf-8"))
         return kind.model_validate(data)
     except OSError as error:
         raise WorkflowError(f"The file {path} cannot be read ({error.strerror}): give a YAML file.") from None
@@ -82,8 +83,9 @@ def read_entry(path: Path, kind: type[EntryT]) -> EntryT:
         raise WorkflowError(f"The file {path} is wrong at {where}: {first['msg']}.") from None
 
 
-def _loader() -> Any:
-    """Returns YAML's safe loader without its dates: a date is text here."""
+@cache
+def _parsed(text: str) -> Any:
+    """Returns the data of a YAML text. Dates stay text."""
     import yaml
 
     class TextDates(yaml.SafeLoader):
@@ -92,7 +94,7 @@ def _loader() -> Any:
             for letter, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
         }
 
-    return TextDates
+    return yaml.load(text, TextDates)
 
 
 def workflow_names() -> tuple[str, ...]:

@@ -13,10 +13,11 @@ from typing import Any, Literal
 from pydantic import Field
 
 from onward.rubrics.evaluation import Evaluator, WorkflowRubric
-from onward.rubrics.gym.files import Files, Requirement
+from onward.rubrics.gym.files import Requirement
 from onward.rubrics.gym.graph import suggestion
 from onward.rubrics.gym.loading import _Entry, read_entry
 from onward.rubrics.gym.parts import WorkflowError
+from onward.rubrics.gym.workflow import Workflow
 from onward.rubrics.language.free import FunctionRule, Stage, StagedRubric
 
 TRUTH = Path(__file__).with_name("truth")
@@ -69,19 +70,20 @@ class GroundTruth(_Entry):
         """Returns the rubric in the form that ``ValidationEngine`` evaluates."""
         if self.aggregation == "staged":
             return _staged(self)
-        rubrics = tuple(
-            criterion_of(one.requirement, one.weight, one.says) for one in self.criteria
-        )
+        rubrics = tuple(criterion_of(one.requirement, one.weight, one.says) for one in self.criteria)
         return Evaluator(
-            name=f"truth:{self.workflow}", description=self.title, aggregation=self.aggregation, rubrics=rubrics
+            name=f"truth:{self.workflow}",
+            description=self.title,
+            aggregation=self.aggregation,
+            rubrics=rubrics,
         )
 
 
-def holds(requirement: Requirement) -> Callable[[Files], bool]:
+def holds(requirement: Requirement) -> Callable[[Workflow], bool]:
     """Returns the check of a requirement as a function of the workflow."""
 
-    def judged(workflow: Files) -> bool:
-        return requirement.holds(workflow)
+    def judged(workflow: Workflow) -> bool:
+        return workflow.remember(requirement, lambda: requirement.holds(workflow))
 
     return judged
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -47,6 +47,24 @@ class Workflow:
     spent: float = 0.0
     ended: str = ""
     """Reason for which the manager ended it; empty while it goes on."""
+    _verdicts: dict[object, bool] = field(default_factory=dict, repr=False)
+
+    def restart(self) -> None:
+        """Returns to the state before the first task: outputs, messages, time and money are gone."""
+        fresh = {"status": TaskStatus.PENDING, "assigned_to": None, "actual_hours": None, "actual_cost": None,
+                 "ready_at": None, "started_at": None, "completed_at": None, "notes": ()}  # fmt: skip
+        self.tasks = {name: task.model_copy(update=fresh) for name, task in self.tasks.items()}
+        self.resources = {name: one for name, one in self.resources.items() if one.made_by is None}
+        self.messages, self.ended = [], ""
+        self.hours, self.timestep, self.spent = 0.0, 0, 0.0
+        self._verdicts = {}
+
+    def remember(self, what: object, judge: Callable[[], bool]) -> bool:
+        """Returns the verdict of ``judge`` on the files as they are now, and asks it once for each state."""
+        key = (what, tuple(one.digest for one in self.resources.values()))
+        if key not in self._verdicts:
+            self._verdicts[key] = judge()
+        return self._verdicts[key]
 
     def check(self) -> None:
         """Checks the task graph and the files. Raises WorkflowError with one sentence."""
