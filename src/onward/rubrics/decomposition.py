@@ -28,12 +28,6 @@ SYSTEM = "You write the rubric by which the files of a project are judged. Answe
 LEAST_CRITERIA, MOST_CRITERIA = 3, 7
 
 
-class Topics(BaseModel):
-    """Topics that a model asks about; none to ask nothing."""
-
-    topics: list[str]
-
-
 class RubricDecompositionManagerAgent:
     """Asks the stakeholder and writes a rubric. One object serves one episode.
 
@@ -79,7 +73,7 @@ class RubricDecompositionManagerAgent:
             topics, decisions = self.writer.ask(observation)
             self.decisions += decisions
             return list(topics)
-        answer = await self.local_llm.generate_structured(
+        answer: Any = await self.local_llm.generate_structured(
             SYSTEM, _about(observation) + "\nWhich topics do you ask about?", _topics_type(observation),
             self._temperature, self._seed,
         )  # fmt: skip
@@ -94,8 +88,8 @@ class RubricDecompositionManagerAgent:
         answers = "\n".join(f"{turn.topic}: {turn.answer}" for turn in observation.turns)
         answer: Any = await self.local_llm.generate_structured(
             SYSTEM,
-            f"{_about(observation)}\n{answers}\nChoose {LEAST_CRITERIA} to {MOST_CRITERIA} criteria by number, "
-            f"each with a weight from 1 to 5:\n{listed}",
+            f"{_about(observation)}\n{answers}\nChoose {LEAST_CRITERIA} to {MOST_CRITERIA} criteria by number, each "
+            f"with a weight from 1 to 5:\n{listed}",
             _rubric_type(len(observation.requirements)), self._temperature, self._seed,
         )  # fmt: skip
         weights: dict[int, int] = {}
@@ -115,9 +109,9 @@ def _about(observation: RubricObservation) -> str:
     return f"Project: {observation.goal}\n{profile.name}, {profile.role}, {profile.summary}."
 
 
-def _topics_type(observation: RubricObservation) -> type[Topics]:
+def _topics_type(observation: RubricObservation) -> type[BaseModel]:
     topic: Any = Literal[tuple(observation.topics)]
-    return create_model("Topics", __base__=Topics, topics=(list[topic], Field(max_length=MAX_QUESTIONS)))
+    return create_model("Topics", topics=(list[topic], Field(max_length=MAX_QUESTIONS)))
 
 
 def _rubric_type(count: int) -> type[BaseModel]:

@@ -111,7 +111,7 @@ class _Own:
         policy = load(folder)
         self._chat = Chat(policy.tokenizer)
         self._sampler = sampler(policy, max_batch=1, max_context=MAX_CONTEXT)
-        self._compile = GrammarCompiler(policy.tokenizer, policy.vocab, self._chat.stop_ids)
+        self._compile = GrammarCompiler(policy.tokenizer, policy.shape.vocab, self._chat.stop_ids)
         self._max_tokens = max_tokens
 
     def generate(self, system: str, user: str, schema: dict[str, Any], temperature: float, seed: int) -> str:

@@ -17,8 +17,10 @@ import numpy as np
 
 from onward.rubrics.decomposition import RubricDecompositionManagerAgent
 from onward.rubrics.evaluation import Evaluator, ValidationEngine
+from onward.rubrics.evaluation.aggregation import aggregate
 from onward.rubrics.gym.clarification import CommunicationService
 from onward.rubrics.gym.loading import load_workflow, workflow_names
+from onward.rubrics.gym.parts import WorkflowError
 from onward.rubrics.gym.phases import (
     AnyRubric,
     DualEvaluationPhase,
@@ -27,8 +29,8 @@ from onward.rubrics.gym.phases import (
 )
 from onward.rubrics.gym.simulation import Work
 from onward.rubrics.gym.stakeholder import Stakeholder
-from onward.rubrics.gym.truth_files import TRUTH, truth_of
-from onward.rubrics.gym.workers import Worker
+from onward.rubrics.gym.truth_files import TRUTH, criterion_of, truth_of
+from onward.rubrics.gym.workers import Worker, requirements
 from onward.rubrics.gym.workflow import Workflow
 from onward.rubrics.gym.writer import Decision, RubricWriter
 from onward.rubrics.reward import spec_total
@@ -112,10 +114,10 @@ class EpisodeSummary:
 
 @dataclass(frozen=True)
 class LoopSettings:
-    """Settings of the loop. ``rounds`` updates with ``group`` rubrics each are made on the runs of an episode."""
+    """Settings of the loop: ``rounds`` updates on the runs of an episode, with ``group`` rubrics each."""
 
     group: int = 16
-    rounds: int = 4
+    rounds: int = 8
     rate: float = 4.0
     skills: tuple[float, ...] = SKILLS
     max_turns: int = 3
@@ -237,17 +239,18 @@ async def train_episode(
 
     Returns the summary of the first round: of rubrics that were written before this episode's updates.
     """
-    runs = [_copy_of_run(workflow, skill, settings.seed + episode) for skill in settings.skills]
     engine = ValidationEngine(seed=settings.seed)
+    runs = [
+        await _run_scores(workflow, truth, engine, Worker(skill, settings.seed + episode))
+        for skill in settings.skills
+    ]
     first: EpisodeSummary | None = None
     for _ in range(settings.rounds):
-        rollouts = [
-            await _scored(workflow, runs, truth, writer, engine, settings) for _ in range(settings.group)
-        ]
+        rollouts = [await _scored(workflow, runs, truth, writer, settings) for _ in range(settings.group)]
         first = first or _summary(rollouts)
         update(writer, rollouts, settings.rate)
     if first is None:
-        raise ValueError(f"rounds is {settings.rounds}: give 1 or more.")
+        raise WorkflowError(f"rounds is {settings.rounds}: give 1 or more.")
     return first
 
 
@@ -263,38 +266,56 @@ def update(writer: RubricWriter, rollouts: Sequence[Rollout], rate: float) -> No
     writer.update(zip((one.decisions for one in rollouts), map(float, advantages), strict=True), rate)
 
 
-def _copy_of_run(workflow: Workflow, skill: float, seed: int) -> Workflow:
-    """Returns a run of the workflow by a worker of ``skill``, with files of its own."""
-    run = Workflow(
-        name=workflow.name, goal=workflow.goal, title=workflow.title, owner=workflow.owner, seed=workflow.seed,
-        budget=workflow.budget, tasks=dict(workflow.tasks), resources=dict(workflow.resources),
-        agents=workflow.agents, constraints=workflow.constraints, store=workflow.store,
-    )  # fmt: skip
-    ExecutionPhase(Worker(skill, seed)).run(run)
-    return run
+@dataclass(frozen=True)
+class RunScores:
+    """Verdicts of the engine on one run: of every check of the workflow, and of the ground truth."""
+
+    checks: Mapping[str, float]
+    truth: float | None
+
+    def score(self, rubric: Evaluator) -> float | None:
+        """Returns the score that the engine gives to a rubric over these checks, without running them again."""
+        return aggregate(
+            rubric.aggregation,
+            [self.checks[one.name] for one in rubric.rubrics],
+            [one.share for one in rubric.rubrics],
+        )
+
+
+async def _run_scores(
+    workflow: Workflow, truth: AnyRubric, engine: ValidationEngine, worker: Worker
+) -> RunScores:
+    ExecutionPhase(worker).run(workflow)
+    every = Evaluator(
+        name="every check", rubrics=tuple(criterion_of(one, 1.0) for one in requirements(workflow))
+    )
+    checks = await engine.evaluate_timestep(workflow, 0, None, workflow_evaluators=[every])
+    by_truth = await engine.evaluate_timestep(workflow, 0, None, workflow_evaluators=[truth])
+    return RunScores(
+        {one.name: one.normalized for one in checks.criteria if one.normalized is not None},
+        by_truth.weighted_preference_total,
+    )
 
 
 async def _scored(
     workflow: Workflow,
-    runs: Sequence[Workflow],
+    runs: Sequence[RunScores],
     truth: AnyRubric,
     writer: RubricWriter,
-    engine: ValidationEngine,
     settings: LoopSettings,
 ) -> Rollout:
     manager = RubricDecompositionManagerAgent(writer=writer)
     rubric, questions = await draft(workflow, manager, settings.max_turns)
-    phase = DualEvaluationPhase(engine)
-    scores = [await phase.run(run, rubric, truth) for run in runs]
+    if not isinstance(rubric, Evaluator):
+        raise WorkflowError(f"The policy wrote a {type(rubric).__name__}: it has to write an Evaluator.")
+    scores = tuple(run.score(rubric) for run in runs)
+    terms = {"criteria": _size(rubric), "questions": questions, "coverage": _coverage(rubric, truth)}
     rewards = [
-        settings.reward.compute_reward(
-            one.synthetic, one.truth, criteria=_size(rubric), questions=questions,
-            coverage=_coverage(rubric, truth),
-        )
-        for one in scores
-    ]  # fmt: skip
+        settings.reward.compute_reward(score, run.truth, **terms)
+        for score, run in zip(scores, runs, strict=True)
+    ]
     return Rollout(
-        workflow.name, rubric, tuple(one.synthetic for one in scores), tuple(one.truth for one in scores),
+        workflow.name, rubric, scores, tuple(run.truth for run in runs),
         math.fsum(rewards) / len(rewards), questions, tuple(manager.decisions),
     )  # fmt: skip
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -89,7 +89,7 @@ def _parsed(text: str) -> Any:
     import yaml
 
     class TextDates(yaml.SafeLoader):
-        yaml_implicit_resolvers = {
+        yaml_implicit_resolvers: ClassVar = {
             letter: [one for one in found if one[0] != "tag:yaml.org,2002:timestamp"]
             for letter, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
         }
@@ -126,8 +126,8 @@ def workflow_of(path: Path, seed: int = 42, store: ResourceStore | None = None) 
         for one in entry.agents
     }  # fmt: skip
     workflow = Workflow(
-        name=entry.name, title=entry.title, goal=entry.goal, owner=entry.owner, seed=seed, budget=entry.budget,
-        agents=agents, constraints=entry.constraints, store=store or ResourceStore(),
+        name=entry.name, title=entry.title, goal=entry.goal, owner=entry.owner, seed=seed,
+        budget=entry.budget, agents=agents, constraints=entry.constraints, store=store or ResourceStore(),
     )  # fmt: skip
     workflow.add_inputs(
         workflow.store.put(file, generate(file, spec, seed), role="input")
@@ -143,8 +143,8 @@ def workflow_of(path: Path, seed: int = 42, store: ResourceStore | None = None) 
         waits = [writers[name] for name in one.inputs if name in writers] + list(one.after)
         workflow.put(Task(
             id=one.id, name=one.name, role=one.role, operation=one.do, arguments=one.arguments,
-            inputs=one.inputs, outputs=(one.out,) if one.out else (), dependencies=tuple(dict.fromkeys(waits)),
-            estimated_hours=one.hours, estimated_cost=one.hours * rates.get(one.role, 0.0),
+            inputs=one.inputs, outputs=(one.out,) if one.out else (),
+            dependencies=tuple(dict.fromkeys(waits)), estimated_hours=one.hours, estimated_cost=one.hours * rates.get(one.role, 0.0),
         ))  # fmt: skip
     workflow.check()
     requirements(workflow)  # raises for an unknown operation or argument

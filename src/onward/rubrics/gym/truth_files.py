@@ -131,7 +131,7 @@ def read_truth(path: Path) -> GroundTruth:
 
 
 def truth_of(name: str) -> GroundTruth:
-    """Returns the ground-truth rubric of a workflow of the catalogue. Raises WorkflowError if there is none."""
+    """Returns the ground-truth rubric of a workflow. Raises WorkflowError if there is none."""
     names = sorted(path.stem for path in TRUTH.glob("*.yaml"))
     if name not in names:
         raise WorkflowError(f"There is no rubric for {name!r}{suggestion(name, names)}.")

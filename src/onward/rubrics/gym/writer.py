@@ -28,6 +28,9 @@ AGGREGATIONS = ("weighted_average", "min")
 OMIT = 2.5
 """Logit of leaving a check out, before training: a rubric begins with about a fifth of the checks."""
 STEP_LIMIT = 3.0
+SHARED_RATE = 0.2
+"""Learning rate of the parameters that all workflows share, as a share of that of a workflow's own ones:
+many more decisions change them."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +83,7 @@ class RubricWriter:
             decisions.append(one_decision)
             if weight := WEIGHTS[one_decision.choice]:
                 rubrics.append(criterion_of(one, weight))
-        keys = ["aggregation", f"aggregation {observation.workflow}"]
+        keys = ["aggregation", f"own {observation.workflow} aggregation"]
         aggregation = self.decide(keys, np.array([1.0, 0.0]))
         decisions.append(aggregation)
         name = f"written:{observation.workflow}"
@@ -100,7 +103,8 @@ class RubricWriter:
                 gradient = -np.array(one.probabilities)
                 gradient[one.choice] += 1.0
                 for key in one.keys:
-                    step[key] = step.get(key, 0.0) + rate * advantage / len(episodes) * gradient
+                    scale = rate * (1.0 if key.startswith("own ") else SHARED_RATE) / len(episodes)
+                    step[key] = step.get(key, 0.0) + scale * advantage * gradient
         for key, change in step.items():
             self.parameters[key] = self.parameters.get(key, 0.0) + np.clip(change, -STEP_LIMIT, STEP_LIMIT)
         return float(np.sqrt(sum(float(np.sum(change**2)) for change in step.values())))
