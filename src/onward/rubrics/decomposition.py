@@ -88,8 +88,8 @@ class RubricDecompositionManagerAgent:
         answers = "\n".join(f"{turn.topic}: {turn.answer}" for turn in observation.turns)
         answer: Any = await self.local_llm.generate_structured(
             SYSTEM,
-            f"{_about(observation)}\n{answers}\nChoose {LEAST_CRITERIA} to {MOST_CRITERIA} criteria by number, each "
-            f"with a weight from 1 to 5:\n{listed}",
+            f"{_about(observation)}\n{answers}\nTake {LEAST_CRITERIA} to {MOST_CRITERIA} criteria by number, "
+            f"each with a weight from 1 to 5:\n{listed}",
             _rubric_type(len(observation.requirements)), self._temperature, self._seed,
         )  # fmt: skip
         weights: dict[int, int] = {}

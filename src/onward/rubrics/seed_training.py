@@ -274,7 +274,7 @@ class RunScores:
     truth: float | None
 
     def score(self, rubric: Evaluator) -> float | None:
-        """Returns the score that the engine gives to a rubric over these checks, without running them again."""
+        """Returns the score that the engine gives to a rubric over these checks, from its verdicts."""
         return aggregate(
             rubric.aggregation,
             [self.checks[one.name] for one in rubric.rubrics],

@@ -144,7 +144,8 @@ def workflow_of(path: Path, seed: int = 42, store: ResourceStore | None = None) 
         workflow.put(Task(
             id=one.id, name=one.name, role=one.role, operation=one.do, arguments=one.arguments,
             inputs=one.inputs, outputs=(one.out,) if one.out else (),
-            dependencies=tuple(dict.fromkeys(waits)), estimated_hours=one.hours, estimated_cost=one.hours * rates.get(one.role, 0.0),
+            dependencies=tuple(dict.fromkeys(waits)),
+            estimated_hours=one.hours, estimated_cost=one.hours * rates.get(one.role, 0.0),
         ))  # fmt: skip
     workflow.check()
     requirements(workflow)  # raises for an unknown operation or argument

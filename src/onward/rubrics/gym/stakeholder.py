@@ -26,7 +26,7 @@ class Stakeholder:
     def __init__(self, profile: StakeholderProfile, truth: GroundTruth | None = None) -> None:
         self.profile = profile
         self.generated_rubrics: list[Evaluator | StagedRubric] = []
-        self._shares = dict.fromkeys(DIMENSIONS, 0.0)
+        self._shares: dict[str, float] = dict.fromkeys(DIMENSIONS, 0.0)
         self._answered: set[str] = set()
         criteria = truth.every_criterion() if truth is not None else ()
         total = sum(one.weight for one in criteria)

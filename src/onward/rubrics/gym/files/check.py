@@ -17,7 +17,7 @@ from onward.rubrics.gym.files.formats import Files
 from onward.rubrics.gym.graph import suggestion
 from onward.rubrics.gym.parts import WorkflowError
 
-DIMENSIONS = (
+DIMENSIONS: tuple[str, ...] = (
     "accuracy", "completeness", "form", "brevity", "compliance", "traceability", "actionability",
 )  # fmt: skip
 """Sides of quality: the topics that a stakeholder answers questions about."""
