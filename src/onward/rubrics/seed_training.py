@@ -35,8 +35,8 @@ from onward.rubrics.gym.workflow import Workflow
 from onward.rubrics.gym.writer import Decision, RubricWriter
 from onward.rubrics.reward import spec_total
 
-SKILLS = (0.35, 0.6, 0.85, 1.0)
-"""Quality of the runs that an episode scores: from many faults to none."""
+SKILLS = (0.4, 0.5, 0.6, 0.6, 0.7, 0.7, 0.8, 0.9)
+"""Quality of the runs that an episode scores. Each has faults of its own."""
 NO_RUBRIC = -1.0
 """Reward of a rubric without a score: as bad as the largest distance."""
 
@@ -116,9 +116,9 @@ class EpisodeSummary:
 class LoopSettings:
     """Settings of the loop: ``rounds`` updates on the runs of an episode, with ``group`` rubrics each."""
 
-    group: int = 16
+    group: int = 32
     rounds: int = 8
-    rate: float = 4.0
+    rate: float = 2.0
     skills: tuple[float, ...] = SKILLS
     max_turns: int = 3
     seed: int = 42
@@ -241,8 +241,8 @@ async def train_episode(
     """
     engine = ValidationEngine(seed=settings.seed)
     runs = [
-        await _run_scores(workflow, truth, engine, Worker(skill, settings.seed + episode))
-        for skill in settings.skills
+        await _run_scores(workflow, truth, engine, Worker(skill, hash((settings.seed, episode, place))))
+        for place, skill in enumerate(settings.skills)
     ]
     first: EpisodeSummary | None = None
     for _ in range(settings.rounds):

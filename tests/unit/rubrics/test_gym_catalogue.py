@@ -86,7 +86,7 @@ async def test_every_criterion_is_a_requirement_and_its_fault_costs_points(name:
     known = requirements(load_workflow(name))
     for one in truth.every_criterion():
         assert one.requirement in known, one.requirement.id
-        assert 5 <= len(one.says.split()) <= 16
+        assert 3 <= len(one.says.split()) <= 16
     dearest = max(truth.every_criterion(), key=lambda one: one.weight)
     assert await score(name, broken(name, dearest.requirement)) <= 0.8
 

@@ -60,15 +60,19 @@ class RubricWriter:
         weights = np.exp(logits - np.max(logits))
         return weights / weights.sum()
 
-    def decide(self, keys: Sequence[str], prior: np.ndarray) -> Decision:
-        """Draws one decision."""
-        chances = self.probabilities(keys, prior)
-        choice = int(self._rng.choice(len(chances), p=chances))
-        return Decision(tuple(keys), choice, tuple(map(float, chances)))
+    def decide(self, keys: Sequence[Sequence[str]], prior: np.ndarray) -> list[Decision]:
+        """Draws decisions that are independent of each other, each over the choices of ``prior``."""
+        chances = np.array([self.probabilities(one, prior) for one in keys]).reshape(-1, len(prior))
+        passed = self._rng.random((len(chances), 1)) > np.cumsum(chances, axis=1)
+        choices = np.minimum(passed.sum(axis=1), len(prior) - 1)
+        return [
+            Decision(tuple(one), int(choice), tuple(row))
+            for one, choice, row in zip(keys, choices, chances.tolist(), strict=True)
+        ]
 
     def ask(self, observation: RubricObservation) -> tuple[tuple[str, ...], list[Decision]]:
         """Draws the topics to ask about."""
-        found = [self.decide([f"ask {topic}"], np.zeros(2)) for topic in observation.topics]
+        found = self.decide([[f"ask {topic}"] for topic in observation.topics], np.zeros(2))
         chosen = [topic for topic, one in zip(observation.topics, found, strict=True) if one.choice]
         return tuple(chosen), found
 
@@ -76,20 +80,22 @@ class RubricWriter:
         """Draws a rubric. It has no criterion if every check was left out."""
         answers = {turn.topic: turn.answer for turn in observation.turns if turn.answer in LEVELS}
         prior = np.array([OMIT] + [0.0] * (len(WEIGHTS) - 1))
-        decisions: list[Decision] = []
-        rubrics = []
-        for one in observation.requirements:
-            one_decision = self.decide(_keys(observation.workflow, one, answers), prior)
-            decisions.append(one_decision)
-            if weight := WEIGHTS[one_decision.choice]:
-                rubrics.append(criterion_of(one, weight))
-        keys = ["aggregation", f"own {observation.workflow} aggregation"]
-        aggregation = self.decide(keys, np.array([1.0, 0.0]))
-        decisions.append(aggregation)
-        name = f"written:{observation.workflow}"
-        return Evaluator(
-            name=name, aggregation=AGGREGATIONS[aggregation.choice], rubrics=tuple(rubrics)
-        ), decisions  # fmt: skip
+        keys = [_keys(observation.workflow, one, answers) for one in observation.requirements]
+        decisions = self.decide(keys, prior)
+        together = self.decide(
+            [["aggregation", f"own {observation.workflow} aggregation"]], np.array([1.0, 0.0])
+        )
+        rubrics = tuple(
+            criterion_of(one, WEIGHTS[decision.choice])
+            for one, decision in zip(observation.requirements, decisions, strict=True)
+            if decision.choice
+        )
+        rubric = Evaluator(
+            name=f"written:{observation.workflow}",
+            aggregation=AGGREGATIONS[together[0].choice],
+            rubrics=rubrics,
+        )
+        return rubric, decisions + together
 
     def update(self, episodes: Iterable[tuple[Sequence[Decision], float]], rate: float) -> float:
         """Takes one REINFORCE step: rate · mean of advantage · gradient of the stored log-probabilities.

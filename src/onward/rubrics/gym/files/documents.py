@@ -19,6 +19,7 @@ from onward.rubrics.gym.files.formats import (
     write_json,
     write_workbook,
 )
+from onward.rubrics.gym.parts import WorkflowError
 
 TOLERANCE = 0.0051
 MIN_SECTION = 8
@@ -184,8 +185,18 @@ declare("sheet_total", "accuracy", "the total of {column} in {sheet} is the sum 
 # Python programs: read, never run.
 
 
+def _program(text: str) -> list[ast.stmt]:
+    try:
+        return ast.parse(text).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        raise WorkflowError("The program cannot be read: write it in Python.") from None
+
+
 def _function(text: str) -> ast.FunctionDef:
-    return next(node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef))
+    for node in _program(text):
+        if isinstance(node, ast.FunctionDef):
+            return node
+    raise WorkflowError("The program has no function: define one.")
 
 
 def _returns(text: str, given: Arguments, files: Files) -> bool:
@@ -198,7 +209,7 @@ def _returns(text: str, given: Arguments, files: Files) -> bool:
 
 
 def _constant(text: str, given: Arguments, files: Files) -> bool:
-    for node in ast.parse(text).body:
+    for node in _program(text):
         match node:
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.Constant(value=value)) if (
                 name == given["name"]
