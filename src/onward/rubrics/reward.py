@@ -240,7 +240,6 @@ def term_deviations(rewards: Sequence[RubricReward]) -> dict[str, float]:
 
     Terms may cancel: a group whose total does not vary gives no gradient, though its terms vary.
     """
-    given = [reward for reward in rewards if reward.total is not None]
-    names = sorted({name for reward in given for name in reward.terms})
-    found = {name: float(np.std([reward.terms.get(name, 0.0) for reward in given])) for name in names}
-    return {"total": float(np.std([reward.total for reward in given])) if given else 0.0} | found
+    terms = [{**reward.terms, "total": reward.total} for reward in rewards if reward.total is not None]
+    names = sorted({name for one in terms for name in one})
+    return {name: float(np.std([one.get(name, 0.0) for one in terms])) for name in names}

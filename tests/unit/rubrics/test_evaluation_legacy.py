@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from onward.rubrics.evaluation import (
+    ContextItem,
     EvaluationResult,
     Evaluator,
     Preference,
@@ -169,7 +170,7 @@ def test_a_missing_context_item_is_passed_on_as_none() -> None:
         return 1.0
 
     rubric = WorkflowRubric(
-        name="a", evaluator_function=rule, required_context=frozenset({"communications_by_thread"})
+        name="a", evaluator_function=rule, required_context=frozenset({ContextItem.COMMUNICATIONS_BY_THREAD})
     )
 
     async def run() -> None:

@@ -213,7 +213,7 @@ def test_every_degenerate_rubric_lies_below_every_honest_one_over_fifty_seeds() 
 
 
 def least_margin(truths: list[np.ndarray]) -> float:
-    """Returns the least distance of an honest rubric's reward to that of a degenerate one, over the truths."""
+    """Returns the least distance of an honest rubric's reward to a degenerate one's, over the truths."""
     margins = []
     for truth in truths:
         right = [place for place in range(11) if truth[place] > 0]

@@ -68,7 +68,7 @@ class WorkflowRubric(_Frozen):
     run_condition: RunCondition = RunCondition.EACH_TIMESTEP
     required_context: frozenset[ContextItem] = frozenset()
     clamp: bool = False
-    """Whether a score outside of 0 to ``max_score`` is moved into it; otherwise it is an error."""
+    """True: a score outside of 0 to ``max_score`` is moved into it; otherwise it is an error."""
 
     @property
     def share(self) -> float:

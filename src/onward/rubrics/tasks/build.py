@@ -32,7 +32,7 @@ def compliant(
     """Returns an artefact that satisfies every active check."""
     draw = random.Random(f"artefact/{family.id}/{seed}")
     args = {name: [check.arg for check in active if check.name == name] for name in CHECKS}
-    rows = _rows(args, records, facts)
+    rows = _rows(args, records, facts, family.words.money)
     return {
         "title": f"{family.noun.capitalize()} {records[0].date[:4]}",
         "body": _body(family, max(map(int, args["min_words"]), default=_BODY_WORDS), len(records), draw),
@@ -47,6 +47,7 @@ def compliant(
         "metadata": {
             "family": family.id,
             "seed": seed,
+            "unit": family.words.unit,
             "signoffs": [
                 {"role": role, "name": draw.choice(PEOPLE), "date": records[-1].date}
                 for role in (args["signoff_present"] or ["manager"])
@@ -68,15 +69,17 @@ def broken(
     return made
 
 
-def _rows(args: dict[str, list[str]], records: Sequence[Record], facts: Facts) -> list[dict[str, Any]]:
+def _rows(
+    args: dict[str, list[str]], records: Sequence[Record], facts: Facts, money: bool
+) -> list[dict[str, Any]]:
     decimals = int((args["rounding"] or ["2"])[0])
     rows: list[dict[str, Any]] = [
         {
             "id": one.id,
             "name": one.name,
             "date": one.date,
-            "amount": f"EUR {one.amount:,.2f}",
-            "tax": f"{one.tax:.2f}",
+            "amount": f"EUR {one.amount:,.2f}" if money else f"{one.amount:.1f}",
+            **({"tax": f"{one.tax:.2f}"} if money else {}),
             "rate": f"{one.rate:.{decimals}f}",
             "owner": one.owner,
             "status": one.status,
@@ -96,8 +99,9 @@ def _rows(args: dict[str, list[str]], records: Sequence[Record], facts: Facts) -
 
 
 def _totals(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
-    net, tax = (sum(number(row[column]) for row in rows) for column in ("amount", "tax"))
-    return {"subtotal": round(net, 2), "tax": round(tax, 2), "total": round(net + tax, 2)}
+    net, tax = (sum(number(row.get(column, 0)) for row in rows) for column in ("amount", "tax"))
+    taxed = {"tax": round(tax, 2)} if tax else {}
+    return {"subtotal": round(net, 2), **taxed, "total": round(net + tax, 2)}
 
 
 def _body(family: Family, least: int, items: int, draw: random.Random) -> str:

@@ -56,7 +56,7 @@ _TABLE: tuple[CheckKind, ...] = (
         "order_before", "brevity",
         ("background<analysis", "options<decision", "timeline<impact", "key points<notes"),
         "Are the two sections in the order {arg}?",
-        text.order_before, (text.swap_sections, text.move_second_up),
+        text.order_before, (text.swap_sections, text.move_first_last),
     ),
     CheckKind(
         "contains_term", "completeness", tuple(text.SYNONYMS), "Does the text use the word '{arg}'?",

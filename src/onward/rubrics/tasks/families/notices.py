@@ -18,7 +18,7 @@ def log(
 ) -> tuple[Resource, ...]:
     lines = "\n".join(
         f"{one.date} {one.id} {one.name}: {words.amount} {one.amount} against {words.expected} "
-        f"{one.expected}, tax {one.tax}, rate {one.rate}, {one.reason}; "
+        f"{one.expected}{f', tax {one.tax}' if words.money else ''}, rate {one.rate}, {one.reason}; "
         f"owner {one.owner} <{one.email}>; {one.status}."
         for one in sorted(records, key=lambda one: one.date)
     )
@@ -45,6 +45,7 @@ FAMILIES = (
             "target duration",
             5,
             600,
+            "min",
         ),
         log,
         "time to recover",
@@ -81,6 +82,7 @@ FAMILIES = (
             "records allowed",
             10,
             5000,
+            "records",
         ),
         log,
         "time to notice",
@@ -117,6 +119,7 @@ FAMILIES = (
             "allowed load",
             20,
             800,
+            "W",
         ),
         log,
         "returned share",
