@@ -81,6 +81,10 @@ class VLLMInterface:
         return text[start:end] if start != -1 and end > start else text
 
 
+def _messages(system: str, user: str) -> list[dict[str, str]]:
+    return [{"role": "system", "content": system}, {"role": "user", "content": user}]
+
+
 class _Vllm:
     def __init__(self, model_path: str, max_tokens: int) -> None:
         from vllm import LLM  # pyright: ignore[reportMissingImports]
@@ -96,8 +100,7 @@ class _Vllm:
             temperature=temperature, max_tokens=self._max_tokens, seed=seed,
             structured_outputs=StructuredOutputsParams(json=schema),
         )  # fmt: skip
-        messages = [{"role": "system", "content": system}, {"role": "user", "content": user}]
-        return self._model.chat(messages, sampling)[0].outputs[0].text
+        return self._model.chat(_messages(system, user), sampling)[0].outputs[0].text
 
 
 class _Own:
@@ -119,9 +122,15 @@ class _Own:
         from onward.lm.request import SampleRequest
 
         source = schema_source(schema, "The type of the answer", "response_type")
-        messages = [{"role": "system", "content": system}, {"role": "user", "content": user}]
+        prompt = self._chat.render(_messages(system, user))
+        room = self._sampler.max_context - len(prompt)
+        if room < 1:
+            raise ModelAnswerError(
+                f"The prompt has {len(prompt)} tokens, and the model reads {self._sampler.max_context}: "
+                "use a model with a longer context."
+            )
         self._sampler.submit(SampleRequest(
-            "structured", self._chat.render(messages), self._max_tokens, temperature=temperature, seed=seed,
+            "structured", prompt, min(self._max_tokens, room), temperature=temperature, seed=seed,
             stop_ids=self._chat.stop_ids, grammar=self._compile(Grammar("json_schema", source)),
         ))  # fmt: skip
         while self._sampler.busy:
@@ -129,7 +138,7 @@ class _Own:
                 if sample.finish_reason != "stop":
                     raise ModelAnswerError(
                         f"The model's answer ended early ({sample.error or sample.finish_reason} after "
-                        f"{len(sample.token_ids)} tokens): allow more with max_tokens."
+                        f"{len(sample.token_ids)} tokens): allow more with max_tokens or a longer context."
                     )
                 return self._chat.text(sample.token_ids)
         raise ModelAnswerError("The sampler gave no answer: load the model again.")

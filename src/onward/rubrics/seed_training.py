@@ -118,7 +118,7 @@ class LoopSettings:
 
     group: int = 32
     rounds: int = 8
-    rate: float = 2.0
+    rate: float = 4.0
     skills: tuple[float, ...] = SKILLS
     max_turns: int = 3
     seed: int = 42
@@ -241,7 +241,9 @@ async def train_episode(
     """
     engine = ValidationEngine(seed=settings.seed)
     runs = [
-        await _run_scores(workflow, truth, engine, Worker(skill, hash((settings.seed, episode, place))))
+        await _run_scores(
+            workflow, truth, engine, Worker(skill, 1009 * (settings.seed + 7919 * episode) + place)
+        )
         for place, skill in enumerate(settings.skills)
     ]
     first: EpisodeSummary | None = None

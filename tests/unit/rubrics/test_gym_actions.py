@@ -15,8 +15,8 @@ from onward.rubrics.gym.workflow import Workflow
 NAMES = {
     "assign_task", "assign_all_pending_tasks", "assign_tasks_to_agents", "create_task", "remove_task",
     "refine_task", "decompose_task", "add_task_dependency", "remove_task_dependency", "send_message",
-    "get_workflow_status", "get_available_agents", "get_pending_tasks", "inspect_task", "request_end_workflow",
-    "noop", "ask_clarification_questions", "generate_preference_rubric",
+    "get_workflow_status", "get_available_agents", "get_pending_tasks", "inspect_task",
+    "request_end_workflow", "noop", "ask_clarification_questions", "generate_preference_rubric",
 }  # fmt: skip
 
 
@@ -113,7 +113,7 @@ def test_work_is_shared_out_by_role_and_load(workflow: Workflow) -> None:
 
 
 def test_unknown_names_and_wrong_arguments_are_one_sentence() -> None:
-    with pytest.raises(WorkflowError, match="no action 'asign_task'.*did you mean 'assign_task'"):
+    with pytest.raises(WorkflowError, match=r"no action 'asign_task'.*did you mean 'assign_task'"):
         parse_action({"action": "asign_task"})
     with pytest.raises(WorkflowError, match=r"assign_task has a wrong argument \(agent_id: Field required\)"):
         parse_action({"action": "assign_task", "task_id": "x"})

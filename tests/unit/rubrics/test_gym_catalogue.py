@@ -143,7 +143,8 @@ goal: Count.
 owner: {name: Ada Lind, role: owner}
 agents: [{id: a, name: Bo Kern, role: analyst}]
 inputs: {rows.csv: {rows: 3, columns: {row: id R, amount: whole 1 9}}}
-tasks: [{id: one, name: Figures, role: analyst, do: figures, in: [rows.csv], out: a.json, with: {figures: {n: count}}}]
+tasks: [{id: one, name: Figures, role: analyst, do: figures, in: [rows.csv], out: a.json,
+         with: {figures: {n: count}}}]
 """
 
 
@@ -170,9 +171,9 @@ def test_a_file_that_is_wrong_is_one_sentence(tmp_path: Path, old: str, new: str
 
 
 def test_unknown_names_and_missing_files_are_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(WorkflowError, match="no workflow 'produkt_recall'.*did you mean 'product_recall'"):
+    with pytest.raises(WorkflowError, match=r"no workflow 'produkt_recall'.*did you mean 'product_recall'"):
         load_workflow("produkt_recall")
-    with pytest.raises(WorkflowError, match="no rubric for 'produkt_recall'.*did you mean 'product_recall'"):
+    with pytest.raises(WorkflowError, match=r"no rubric for 'produkt_recall'.*did you mean 'product_recall'"):
         truth_of("produkt_recall")
     with pytest.raises(WorkflowError, match="cannot be read"):
         workflow_of(tmp_path / "none.yaml")

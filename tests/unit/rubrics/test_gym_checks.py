@@ -33,7 +33,10 @@ PROGRAM = 'RATE = 0.1\n\n\ndef fee(x):\n    """Returns the fee."""\n    return x
 SEAL = {"document": "s.csv", "sha256": hashlib.sha256(SOURCE.encode()).hexdigest()}
 SIGNED = {"role": "lawyer", "name": "Ada", "date": "2026-02-03"}
 DONE = {"items": [{"item": "a", "done": True, "evidence": "s.csv"}]}
-TEXT = "# T\n\n## Risk\none two three four five six seven eight\n- net: 60\n[s.csv]\n- Go (owner: Ada, due: 2026-01-02)\n"
+TEXT = (
+    "# T\n\n## Risk\none two three four five six seven eight\n- net: 60\n[s.csv]\n"
+    "- Go (owner: Ada, due: 2026-01-02)\n"
+)
 
 CASES: list[tuple[str, str, dict[str, Any], Any, Any]] = [
     ("unique", "f.csv", {"column": "id"}, "id\nA\nB\n", "id\nA\nA\n"),
@@ -42,12 +45,14 @@ CASES: list[tuple[str, str, dict[str, Any], Any, Any]] = [
     ("two_decimals", "f.csv", {"column": "n"}, "n\n1.50\n", "n\n1.5\n"),
     ("masked", "f.csv", {"column": "m"}, "m\na***@x.org\n", "m\nada@x.org\n"),
     ("sorted_by", "f.csv", {"column": "n"}, "n\n10\n9\n9\n", "n\n9\n10\n"),
-    ("keeps_all", "f.csv", {"column": "id", "source": "s.csv", "where": "kind == x"}, "id\nC\nA\n", "id\nA\n"),
+    ("keeps_all", "f.csv", {"column": "id", "source": "s.csv", "where": "kind == x"},
+     "id\nC\nA\n", "id\nA\n"),
     ("only", "f.csv", {"source": "s.csv", "where": "net > 15"}, "net\n20\n", "net\n20\n15\n"),
     ("row_count", "f.csv", {"rows": 2, "source": "s.csv"}, "id\nA\nB\n", "id\nA\nB\nC\n"),
     ("row_count", "f.csv", {"rows": 9, "source": "s.csv"}, "id\nA\nB\nC\n", "id\nA\nB\n"),
     ("computed", "f.csv", {"column": "t", "formula": "a * b"}, "a,b,t\n2,3,6.00\n", "a,b,t\n2,3,6.01\n"),
-    ("looked_up", "f.csv", {"column": "net", "key": "id", "source": "s.csv"}, "id,net\nB,20\n", "id,net\nB,21\n"),
+    ("looked_up", "f.csv", {"column": "net", "key": "id", "source": "s.csv"},
+     "id,net\nB,20\n", "id,net\nB,21\n"),
     ("flagged", "f.csv", {"column": "f", "where": "n > 1"}, "n,f\n2,yes\n1,no\n", "n,f\n2,no\n1,no\n"),
     ("group_sums", "f.csv", {"column": "sum", "by": "kind", "value": "sum net", "source": "s.csv"},
      "kind,sum\nx,40\n", "kind,sum\nx,41\n"),
@@ -116,8 +121,8 @@ def test_arithmetic_is_pythons(expression: str, expected: float) -> None:
 
 @pytest.mark.parametrize(
     "expression",
-    ["__import__('os')", "a.real", "a ** 9", "a[0]", "lambda: 1", "c", "'x' * 3", "a if b else a", "max", "a +",
-     "a / (b - 3)", "True", "(a := 3)", "max(a, key=b)"],
+    ["__import__('os')", "a.real", "a ** 9", "a[0]", "lambda: 1", "c", "'x' * 3", "a if b else a", "max",
+     "a +", "a / (b - 3)", "True", "(a := 3)", "max(a, key=b)"],
 )  # fmt: skip
 def test_anything_else_is_refused(expression: str) -> None:
     with pytest.raises(WorkflowError):
@@ -139,8 +144,8 @@ def test_conditions_compare_numbers_as_numbers_and_dates_in_either_form() -> Non
 def test_aggregates_by_hand() -> None:
     rows = [{"k": "x", "n": "1"}, {"k": "y", "n": "2"}, {"k": "x", "n": "6"}]
     found = {text: aggregate(text, rows) for text in (
-        "count", "count if k == x", "share if k == x", "sum n", "sum 2 * n if k == x", "mean n", "min n", "max n",
-        "sum n if k == z", "mean n if k == z",
+        "count", "count if k == x", "share if k == x", "sum n", "sum 2 * n if k == x", "mean n", "min n",
+        "max n", "sum n if k == z", "mean n if k == z",
     )}  # fmt: skip
     assert list(found.values()) == pytest.approx([3, 2, 2 / 3, 9, 14, 3, 1, 6, 0, 0])
     with pytest.raises(WorkflowError, match="aggregate 'median n' is unknown"):

@@ -94,13 +94,13 @@ def test_a_workflow_without_tasks_is_not_complete() -> None:
 def test_a_workflow_whose_store_lost_a_file_is_refused() -> None:
     workflow = Workflow(name="w", goal="g")
     workflow.add_inputs([Resource(name="a.csv", digest="0" * 64, mime_type="text/csv", size=1, role="input")])
-    with pytest.raises(WorkflowError, match="no content for the file 'a.csv'"):
+    with pytest.raises(WorkflowError, match=r"no content for the file 'a.csv'"):
         workflow.check()
 
 
 def test_unknown_names_are_one_sentence() -> None:
     workflow = Workflow(name="w", goal="g", tasks=tasks(task("totals")))
-    with pytest.raises(WorkflowError, match="no task 'total'.*did you mean 'totals'"):
+    with pytest.raises(WorkflowError, match=r"no task 'total'.*did you mean 'totals'"):
         workflow.task("total")
-    with pytest.raises(WorkflowError, match="no file 'x.md'"):
+    with pytest.raises(WorkflowError, match=r"no file 'x.md'"):
         workflow.read("x.md")

@@ -1,4 +1,4 @@
-"""Phases of an episode: the log of questions has a limit, answers have few bits, both rubrics score one run."""
+"""Phases of an episode: questions have a limit, answers have few bits, both rubrics score one run."""
 
 from __future__ import annotations
 

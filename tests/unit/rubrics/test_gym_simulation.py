@@ -44,8 +44,8 @@ def exact(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_hours_and_dead_time_by_hand(exact: None) -> None:
-    # Step 1: long (5 h) and short (2 h) together, the clock goes to 5. Step 2: after_short was ready at hour 2
-    # and starts at 5: 3 dead hours; after_long has none. The clock goes to 5 + 4.
+    # Step 1: long (5 h) and short (2 h) together, the clock goes to 5. Step 2: after_short was ready at
+    # hour 2 and starts at 5: 3 dead hours; after_long has none. The clock goes to 5 + 4.
     made = workflow(
         task("long", 5, role="x"), task("short", 2, role="y"),
         task("after_long", 4, "long", role="x"), task("after_short", 1, "short", role="y"),

@@ -43,13 +43,13 @@ def test_a_changed_or_missing_content_is_refused(tmp_path: Path) -> None:
     with pytest.raises(WorkflowError, match="was changed after it was written"):
         store.get(resource)
     path.unlink()
-    with pytest.raises(WorkflowError, match="has no content for the file 'a.json'"):
+    with pytest.raises(WorkflowError, match=r"has no content for the file 'a.json'"):
         store.get(resource)
 
 
 def test_unknown_endings_and_names_with_folders_are_refused(tmp_path: Path) -> None:
     store = ResourceStore()
-    with pytest.raises(WorkflowError, match="unknown ending: use one of .csv, .xlsx, .md, .json, .py"):
+    with pytest.raises(WorkflowError, match=r"unknown ending: use one of .csv, .xlsx, .md, .json, .py"):
         store.put("a.exe", b"")
     for name in ("../a.md", "b/c.md", ".hidden.md"):
         with pytest.raises(WorkflowError, match="not a plain name"):
@@ -76,8 +76,8 @@ def test_workbooks_are_the_same_bytes_each_time_and_hold_types() -> None:
 
 
 def test_an_input_follows_its_description_and_its_seed() -> None:
-    spec = {"rows": 9, "columns": {"id": "id K", "day": "date 2026-01-30 5", "who": "email", "kind": "each a|b"},
-            "repeats": 2, "mixed": ["day"]}  # fmt: skip
+    spec = {"rows": 9, "columns": {"id": "id K", "day": "date 2026-01-30 5", "who": "email",
+            "kind": "each a|b"}, "repeats": 2, "mixed": ["day"]}  # fmt: skip
     rows = read_table(generate("t.csv", spec, 1))
     assert generate("t.csv", spec, 1) == generate("t.csv", spec, 1) != generate("t.csv", spec, 2)
     assert len(rows) == 11

@@ -1,6 +1,6 @@
 """S4, the quick start for training a rubric manager: each of its snippets runs as it is written there.
 
-The names come from ``onward.rubrics.seed``. Where a snippet leaves something out ("# ..."), the test fills it.
+The names come from ``onward.rubrics.seed``. What a snippet leaves out ("# ..."), the test fills in.
 """
 
 from __future__ import annotations
@@ -44,7 +44,14 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A network of random weights: what it writes is valid by the grammar alone."""
     corpus = ["Choose criteria by number, each with a weight. accuracy completeness form 1 2 3 4 5 6 7 8 9 0"]
     return build_tiny(
-        tmp_path_factory.mktemp("tiny"), corpus, vocab=320, hidden=32, layers=1, heads=2, kv_heads=1
+        tmp_path_factory.mktemp("tiny"),
+        corpus,
+        vocab=320,
+        hidden=32,
+        layers=1,
+        heads=2,
+        kv_heads=1,
+        max_positions=8192,
     )
 
 
@@ -271,7 +278,8 @@ async def test_the_action_is_a_rubric_once_the_turns_are_used_up() -> None:
 
 def test_every_name_of_the_quick_start_is_offered() -> None:
     for name in (
-        "VLLMInterface", "RubricDecompositionManagerAgent", "InitialRubricGenerationPhase", "ValidationEngine",
+        "VLLMInterface", "RubricDecompositionManagerAgent", "InitialRubricGenerationPhase",
+        "ValidationEngine",
         "decompose_preference_to_evaluator", "create_rubric_based_scorer", "load_training_workflows",
         "load_ground_truth_rubrics", "train_one_episode", "train_rubric_manager", "collect_rollout",
         "RubricRewardFunction",

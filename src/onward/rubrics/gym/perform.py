@@ -51,7 +51,8 @@ def _assign(workflow: Workflow, task_id: str, agent_id: str) -> None:
         )
     if task.role and task.role != agent.role:
         raise WorkflowError(
-            f"The task {task_id!r} needs the role {task.role}, and {agent_id!r} has {agent.role}: choose another."
+            f"The task {task_id!r} needs the role {task.role}, and {agent_id!r} has {agent.role}: "
+            "choose another."
         )
     _set(workflow, task, assigned_to=agent_id)
 
