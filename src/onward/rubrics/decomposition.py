@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import GenericAlias
 from typing import Any, Literal
 
 from pydantic import BaseModel, Field, create_model
@@ -111,7 +112,7 @@ def _about(observation: RubricObservation) -> str:
 
 def _topics_type(observation: RubricObservation) -> type[BaseModel]:
     topic: Any = Literal[tuple(observation.topics)]
-    return create_model("Topics", topics=(list[topic], Field(max_length=MAX_QUESTIONS)))
+    return create_model("Topics", topics=(GenericAlias(list, (topic,)), Field(max_length=MAX_QUESTIONS)))
 
 
 def _rubric_type(count: int) -> type[BaseModel]:
@@ -119,7 +120,7 @@ def _rubric_type(count: int) -> type[BaseModel]:
     number: Any = Literal[tuple(range(1, count + 1))]
     choice: Any = create_model("Choice", criterion=(number, ...), weight=(Literal[1, 2, 3, 4, 5], ...))
     size = Field(min_length=LEAST_CRITERIA, max_length=MOST_CRITERIA)
-    return create_model("WrittenRubric", criteria=(list[choice], size))
+    return create_model("WrittenRubric", criteria=(GenericAlias(list, (choice,)), size))
 
 
 async def decompose_preference_to_evaluator(

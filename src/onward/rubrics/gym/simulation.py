@@ -138,7 +138,7 @@ def _release_leavers(workflow: Workflow) -> None:
 
 
 def _is_stuck(workflow: Workflow, last: ActionResult) -> bool:
-    """Whether the last assignment left tasks without an agent, and nothing can change that."""
+    """Returns whether the last assignment left tasks without an agent, and nothing can change that."""
     to_come = any(agent.joins_at > workflow.timestep for agent in workflow.agents.values())
     assigned = any(task.assigned_to and task.status is TaskStatus.PENDING for task in workflow.leaves())
     return bool(last.data.get("without")) and not to_come and not assigned

@@ -125,7 +125,7 @@ class Workflow:
 
     @property
     def is_complete(self) -> bool:
-        """Whether every atomic task is completed; False for a workflow without tasks."""
+        """True if every atomic task is completed; False for a workflow without tasks."""
         states = [task.status for task in self.leaves()]
         return bool(states) and all(state is TaskStatus.COMPLETED for state in states)
 
