@@ -6,7 +6,7 @@ whose reward is higher than that of a rubric that gives every output 0.5. ``game
 some degenerate rubric has a reward at or above that of some honest one: three or more right checks of equal
 weight with 60 % of the truth's weight.
 
-Forms: ``robust`` is the default, ``spec`` the sum of S4, ``distance`` its squared distance alone on the
+Forms: ``robust`` is the default, ``spec`` the plain sum, ``distance`` its squared distance alone on the
 twelve designed outputs, ``one output`` the same on one output that satisfies most checks.
 
 Results (32 families, 8 tasks each, 32 rubrics a task; results/rubric_reward.json): robust 0.988 (0.987 to

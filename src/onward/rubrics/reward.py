@@ -15,7 +15,7 @@ from typing import Literal, Protocol
 import numpy as np
 
 from onward.envs.failures import EnvironmentFailure
-from onward.errors import OnwardError
+from onward.errors import ConfigError, OnwardError
 from onward.rubrics.check import Check
 from onward.rubrics.guided import expected_score
 from onward.rubrics.language import InvalidRubric, Rubric
@@ -64,6 +64,16 @@ class RewardSettings:
     """Weight of the truth's score of an output made under the guidance of the rubric (``guided``)."""
     quality_bonus: float = 0.0
     """Quality of a rubric without a fault of shape."""
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if not isinstance(value, str) and not 0 <= value < math.inf:
+                raise ConfigError(f"The reward's {name} is {value}: use 0 or a greater finite number.")
+        if self.form not in ("robust", "spec") or self.distance not in ("squared", "absolute"):
+            raise ConfigError(
+                f"The reward has the form {self.form!r} and the distance {self.distance!r}: use robust or "
+                f"spec, and squared or absolute."
+            )
 
 
 ROBUST = RewardSettings()

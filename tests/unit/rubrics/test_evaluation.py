@@ -64,7 +64,7 @@ def evaluate(
 
 
 def test_the_seeds_two_evaluations_give_its_two_rewards() -> None:
-    """As S4 calls them: keyword arguments, no cadence, no preferences."""
+    """As the quick start calls them: keyword arguments, no cadence, no preferences."""
 
     async def score(value: float) -> float | None:
         rubric = Evaluator(name="rubric", rubrics=(criterion("only", value),))

@@ -1,4 +1,4 @@
-"""The old engine of S4's gym: each quirk with figures worked out by hand from its description."""
+"""The engine of Manager Agent Gym: each quirk with figures worked out by hand from its description."""
 
 from __future__ import annotations
 

@@ -259,6 +259,12 @@ def test_a_failing_or_slow_function_and_a_broken_judge_are_errors() -> None:
     ]
 
 
+def test_a_rule_over_a_set_has_the_same_order_in_every_process() -> None:
+    body = "    return 1, ''.join(set('abcdefgh'))\n"
+    reasons = {run("def evaluate(artefact):\n" + body).message for _ in range(3)}
+    assert len(reasons) == 1
+
+
 BEST, POOR = {"rows": 2}, {"rows": 1}
 
 

@@ -1,4 +1,4 @@
-"""Case 15: the defects of the gym that S4 builds on, one test for each, named after the defect."""
+"""Case 15: defects of Manager Agent Gym, one test for each, named after the defect."""
 
 from __future__ import annotations
 

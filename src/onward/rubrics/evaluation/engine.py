@@ -1,7 +1,7 @@
 """The evaluation engine: scores a workflow by preferences and evaluators at a time step.
 
-``legacy=True`` is the engine of S4's gym with its quirks (``legacy``). Invariants: an error is never a
-number; a result follows from the workflow, the rubrics and the seed alone, at any concurrency.
+``legacy=True`` is the engine of Manager Agent Gym with its quirks (``legacy``). Invariants: an error is never
+a number; a result follows from the workflow, the rubrics and the seed alone, at any concurrency.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Criteria, evaluators and preferences of the evaluation engine: frozen models under the names of S4's gym.
+"""Criteria, evaluators and preferences of the engine: frozen models with the names of Manager Agent Gym.
 
 A change makes a new object, so weights of an earlier time step cannot change later.
 """

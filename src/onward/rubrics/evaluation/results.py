@@ -1,4 +1,4 @@
-"""Results of an evaluation, in the shapes that S4's gym has, with three states kept apart."""
+"""Results of an evaluation, in the shapes of Manager Agent Gym, with three states kept apart."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class PreferenceScore:
 
     @property
     def ruberic_group_results(self) -> tuple[GroupResult, ...]:
-        """Spelling of S4's gym."""
+        """Spelling of Manager Agent Gym."""
         return self.rubric_group_results
 
 

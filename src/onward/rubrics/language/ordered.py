@@ -1,7 +1,7 @@
-"""The second form of a rubric: a JSON object, check → weight, with the checks in canonical order.
+"""Forms of a rubric in canonical order: the list of ``serialise``, and a JSON object, check → weight.
 
 A check cannot occur twice, and a rubric has one text. Engines of constrained decoding cannot count optional
-properties of a JSON schema, so its grammar is in llguidance's dialect of Lark.
+properties of a JSON schema, nor keep a list in order, so the grammars are in llguidance's dialect of Lark.
 """
 
 from __future__ import annotations
@@ -55,32 +55,51 @@ def parse_map(text: str, checks: Iterable[Check]) -> Rubric:
 
 
 def map_grammar(checks: Iterable[Check]) -> Grammar:
-    """Returns the grammar of the ordered maps over ``checks``: three to seven entries in canonical order.
+    """Returns the grammar of the ordered maps over ``checks``: three to seven entries in canonical order."""
+    heads = [json.dumps(str(check), ensure_ascii=False) + ": " for check in sorted(set(checks))]
+    return _in_order("{", heads, "", "}")
 
-    A rule for each place in the order and each count of entries so far.
+
+def ordered_grammar(checks: Iterable[Check]) -> Grammar:
+    """Returns the grammar of the texts of ``serialise`` without a repeated check, for any tokenizer.
+
+    It is the part of ``schema_of``'s language that is in canonical order.
     """
-    names = [str(check) for check in sorted(set(checks))]
-    if len(names) < LEAST_CRITERIA:
-        raise InvalidRubric(
-            f"{len(names)} checks were given: a rubric needs {LEAST_CRITERIA} different ones."
-        )
+    heads = [
+        json.dumps({"check": check.name, "arg": check.arg}, ensure_ascii=False)[:-1] + ', "weight": '
+        for check in sorted(set(checks))
+    ]
+    return _in_order('{"criteria": [', heads, "}", "]}")
+
+
+def _in_order(opening: str, heads: list[str], tail: str, closing: str) -> Grammar:
+    """Returns the grammar of three to seven entries (head, weight, tail) in the order of ``heads``.
+
+    It has a rule for each place in the order and each count of entries so far.
+    """
+    size = len(heads)
+    if size < LEAST_CRITERIA:
+        raise InvalidRubric(f"{size} checks were given: a rubric needs {LEAST_CRITERIA} different ones.")
     weights = " | ".join(f'"{weight}"' for weight in WEIGHTS)
-    rules = [f'start: "{{" {_rule(0, 0)} "}}"', f"weight: {weights}"]
-    for place, name in enumerate(names):
+    rules = [f"start: {_quoted(opening)} {_rule(0, 0)} {_quoted(closing)}", f"weight: {weights}"]
+    for place, head in enumerate(heads):
         for count in range(min(place, MOST_CRITERIA) + 1):
-            if count + len(names) - place < LEAST_CRITERIA:
+            if count + size - place < LEAST_CRITERIA:
                 continue
-            key = json.dumps(json.dumps(name, ensure_ascii=False) + ": ", ensure_ascii=False)
-            comma = '", " ' if count else ""
             ways = []
             if count < MOST_CRITERIA:
-                ways.append(f"{comma}{key} weight {_rule(place + 1, count + 1)}")
-            if count + len(names) - place - 1 >= LEAST_CRITERIA:
+                text = _quoted(f", {head}" if count else head)
+                after = f"{_quoted(tail)} " if tail else ""
+                ways.append(f"{text} weight {after}{_rule(place + 1, count + 1)}")
+            if count + size - place - 1 >= LEAST_CRITERIA:
                 ways.append(_rule(place + 1, count))
             rules.append(f"{_rule(place, count)}: {' | '.join(ways)}")
-    last = [count for count in range(LEAST_CRITERIA, min(len(names), MOST_CRITERIA) + 1)]
-    rules += [f'{_rule(len(names), count)}: ""' for count in last]
+    rules += [f'{_rule(size, count)}: ""' for count in range(LEAST_CRITERIA, min(size, MOST_CRITERIA) + 1)]
     return Grammar("json_schema", "\n".join(rules) + "\n", "lark")
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
 
 
 def _rule(place: int, count: int) -> str:

@@ -3,57 +3,71 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Callable
 from itertools import combinations, product
-from typing import Any
 
 import numpy as np
 import pytest
 
+from onward.lm.constrained import Grammar
 from onward.rubrics.check import Check
 from onward.rubrics.language import Criterion, InvalidRubric, Rubric
-from onward.rubrics.language.ordered_map import map_grammar, parse_map, serialise_map
+from onward.rubrics.language.ordered import map_grammar, ordered_grammar, parse_map, serialise_map
 
 CHECKS = [Check("d", "1"), Check("b"), Check("a", "x"), Check("a", "y")]
-NAMES = ["a(x)", "a(y)", "b", "d(1)"]
 
 
-def test_the_grammar_has_each_map_once_and_nothing_else() -> None:
-    """A walk over all allowed bytes, beside every choice of three or four checks and their weights."""
+def as_map(rubric: Rubric) -> str:
+    return json.dumps({str(one.check): one.weight for one in rubric.criteria})
+
+
+def as_list(rubric: Rubric) -> str:
+    items = [{"check": one.check.name, "arg": one.check.arg, "weight": one.weight} for one in rubric.criteria]
+    return json.dumps({"criteria": items})
+
+
+def language(source: str) -> set[str]:
+    """Returns all texts of a grammar in which the weights after the first are 1 or 5: a walk over bytes."""
     llguidance = pytest.importorskip("llguidance")
-    matcher = llguidance.LLMatcher(
-        llguidance.LLTokenizer("byte"),
-        llguidance.LLMatcher.grammar_from_lark(map_grammar(CHECKS).source),
-        log_level=0,
-    )
-    assert not matcher.is_error(), matcher.get_error()
-    expected = {
-        json.dumps(dict(zip(chosen, weights, strict=True)))
-        for size in (3, 4)
-        for chosen in combinations(NAMES, size)
-        for weights in product(range(1, 6), repeat=size)
-        if set(weights[1:]) <= {1, 5}
-    }
+    grammar = llguidance.LLMatcher.grammar_from_lark(source)
+    start = llguidance.LLMatcher(llguidance.LLTokenizer("byte"), grammar, log_level=0)
+    assert not start.is_error(), start.get_error()
     found: set[str] = set()
-
-    def walk(state: Any, text: bytes) -> None:
-        forced = state.compute_ff_bytes()
-        if forced:
+    open_ends = [(start, b"")]
+    while open_ends:
+        state, text = open_ends.pop()
+        if forced := state.compute_ff_bytes():
             text += forced
             assert state.consume_tokens(list(forced))
         if state.is_accepting():
             found.add(text.decode())
-            return
+            continue
         allowed = np.unpackbits(np.frombuffer(state.compute_bitmask(), np.uint8), bitorder="little")
         for byte in np.flatnonzero(allowed[:256]):
-            # Weights after the first: 1 and 5 alone, so that the walk ends soon.
-            if chr(byte) in "234" and text.count(b": ") > 1 and text.endswith(b": "):
+            is_weight = text.endswith((b'"weight": ', b'": ')) and chr(byte).isdigit()
+            if is_weight and chr(byte) in "234" and re.search(rb": \d", text):
                 continue
             copy = state.deep_copy()
             assert copy.consume_token(int(byte))
-            walk(copy, text + bytes([byte]))
+            open_ends.append((copy, text + bytes([byte])))
+    return found
 
-    walk(matcher, b"")
-    assert found == expected
+
+@pytest.mark.parametrize("grammar, written", [(map_grammar, as_map), (ordered_grammar, as_list)])
+def test_the_grammar_has_each_rubric_once_and_nothing_else(
+    grammar: Callable[[list[Check]], Grammar], written: Callable[[Rubric], str]
+) -> None:
+    """Beside every choice of three or four checks and their weights."""
+    expected = {
+        written(Rubric([Criterion(*pair) for pair in zip(chosen, weights, strict=True)]))
+        for size in (3, 4)
+        for chosen in combinations(sorted(CHECKS), size)
+        for weights in product(range(1, 6), repeat=size)
+        if set(weights[1:]) <= {1, 5}
+    }
+    assert len(expected) == 4 * 5 * 2**2 + 5 * 2**3
+    assert language(grammar(CHECKS).source) == expected
 
 
 def test_the_grammar_counts_to_seven() -> None:
