@@ -1,0 +1,1 @@
+"""Plugins for agents of other projects."""
