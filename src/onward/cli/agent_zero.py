@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -25,7 +26,8 @@ agent_zero = Commands(
 app.add_typer(agent_zero, name="agent-zero")
 
 Root = Annotated[
-    Path, typer.Option("--path", metavar="FOLDER", help="Folder that Agent Zero runs in (/a0 in its container).")
+    Path,
+    typer.Option("--path", metavar="FOLDER", help="Folder that Agent Zero runs in (/a0 in its container)."),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and write nothing.")]
 
@@ -49,7 +51,7 @@ def install_(
     given = {} if python is None else {"python": python}
     _report(install.install(path, dry_run=dry_run, **given), dry_run, as_json)
     if not dry_run and not as_json:
-        say(f"The plugin is in {path / install.PLUGIN}: restart Agent Zero, or switch the plugin on in its list.")
+        say(f"The plugin is in {path / install.PLUGIN}: restart Agent Zero, then switch it on.")
 
 
 @agent_zero.command()
@@ -93,6 +95,6 @@ def _report(steps: Sequence[Step], dry_run: bool, as_json: bool) -> None:
     for step in steps:
         if step.action != "unchanged":
             say(f"{step.action:8} {step.path}" + (f" ({step.note})" if step.note else ""))
-    counts = {action: sum(step.action == action for step in steps) for action in dict.fromkeys(s.action for s in steps)}
+    counts = Counter(step.action for step in steps)
     text = ", ".join(f"{number} {action}" for action, number in counts.items())
     say(f"{text}. Nothing was written: this was a dry run." if dry_run else f"{text}.")

@@ -34,7 +34,8 @@ class Check:
 
 async def check(root: Path, *, gateway: str | None = None, nats: str | None = None) -> list[Check]:
     """Returns all checks of the plugin in ``root``. Addresses that are None are those of the plugin's
-    settings, of the environment, or the default ones. Raises ConfigError for a folder that is no Agent Zero."""
+    settings, of the environment, or the default ones. Raises ConfigError for a folder that is no Agent
+    Zero."""
     install.require_agent_zero(root)
     found = [_files(root), _version(root), _worker(root), *_hooks(root)]
     given = settings_of(root)
@@ -82,7 +83,9 @@ def _version(root: Path) -> Check:
     found = install.installed_version(root)
     if found == __version__:
         return Check("version", True, f"Plugin and command are of version {found}.")
-    return Check("version", False, f"The plugin is of version {found}, this is {__version__}: install it again.")
+    return Check(
+        "version", False, f"The plugin is of version {found}, this is {__version__}: install it again."
+    )
 
 
 def _worker(root: Path) -> Check:
@@ -91,7 +94,9 @@ def _worker(root: Path) -> Check:
     if isinstance(python, str) and os.access(python, os.X_OK):
         return Check("worker", True, f"The worker runs with {python}.")
     return Check(
-        "worker", False, f"There is no interpreter {python} for the worker: install the plugin from this machine."
+        "worker",
+        False,
+        f"There is no interpreter {python} for the worker: install the plugin from this machine.",
     )
 
 
@@ -102,7 +107,9 @@ def _hooks(root: Path) -> Iterator[Check]:
     wanted = list(points())
     missing = [point for point, text in wanted if text not in source]
     if missing:
-        yield Check("hooks", False, f"This Agent Zero has no {', '.join(missing)}: nothing is recorded there.")
+        yield Check(
+            "hooks", False, f"This Agent Zero has no {', '.join(missing)}: nothing is recorded there."
+        )
     else:
         yield Check("hooks", True, f"All {len(wanted)} hooks are there.")
 

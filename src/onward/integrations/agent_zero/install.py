@@ -1,7 +1,7 @@
 """Installs the plugin into an Agent Zero folder, and removes it again.
 
-A manifest in the plugin's folder lists each file that was written, with its hash. A file with another hash was
-changed by a user: it stays, and the new version is written beside it, with the ending ``.new``.
+A manifest in the plugin's folder lists each file that was written, with its hash. A file with another hash
+was changed by a user: it stays, and the new version is written beside it, with the ending ``.new``.
 
 Invariants: nothing of Agent Zero itself is touched, and no file of a user is overwritten or removed.
 """
@@ -46,8 +46,8 @@ class Step:
 def install(root: Path, *, dry_run: bool = False, python: str = sys.executable) -> list[Step]:
     """Installs or updates the plugin; returns each file and what happened to it.
 
-    With ``dry_run`` nothing is written. Raises ConfigError for a folder that is no Agent Zero, for one that is
-    too old, and for a folder that cannot be written.
+    With ``dry_run`` nothing is written. Raises ConfigError for a folder that is no Agent Zero, for one that
+    is too old, and for a folder that cannot be written.
     """
     require_agent_zero(root)
     before = _manifest(root)
@@ -78,7 +78,9 @@ def uninstall(root: Path, *, dry_run: bool = False) -> list[Step]:
     """
     before = _manifest(root)
     if not before:
-        raise ConfigError(f"There is no plugin of Onward in {root}: give the folder that it was installed to.")
+        raise ConfigError(
+            f"There is no plugin of Onward in {root}: give the folder that it was installed to."
+        )
     steps = _drop(root, before, dry_run=dry_run)
     if not dry_run:
         (root / MANIFEST).unlink(missing_ok=True)
@@ -91,7 +93,9 @@ def uninstall(root: Path, *, dry_run: bool = False) -> list[Step]:
 def require_agent_zero(root: Path) -> None:
     """Checks that ``root`` is an Agent Zero with the hooks of today. Raises ConfigError."""
     if not root.is_dir():
-        raise ConfigError(f"{root} is no folder: give the one that Agent Zero runs in (/a0 in its container).")
+        raise ConfigError(
+            f"{root} is no folder: give the one that Agent Zero runs in (/a0 in its container)."
+        )
     if (root / "python" / "helpers" / "extension.py").exists() and not (root / "helpers").exists():
         raise ConfigError(_too_old(root))
     if not (root / "agent.py").is_file() or not (root / "helpers").is_dir():

@@ -18,7 +18,8 @@ IMPLICIT = ("abandoned", "reset", "nudged", "interrupted", "branched", "copied",
 
 
 def of_message(text: str) -> str | None:
-    """Returns the signal in the message that follows an answer: correction, thanks, or None for a new task."""
+    """Returns the signal in the message that follows an answer: correction, thanks, or None for a new
+    task."""
     if asks_for_correction(text):
         return "correction"
     return "thanks" if says_thanks(text) else None

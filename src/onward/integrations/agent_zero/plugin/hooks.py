@@ -1,4 +1,5 @@
-"""Moments in the life of the plugin at which Agent Zero calls it. Settings never contain a password or token."""
+"""Moments in the life of the plugin at which Agent Zero calls it. Settings never contain a password or
+token."""
 
 _SECRET = ("token", "password", "secret", "api_key", "apikey", "creds")
 
@@ -22,7 +23,9 @@ def save_plugin_config(settings=None, default=None, **_):
     """Drops passwords and tokens from settings before they are saved: an agent can read config.json."""
     if not isinstance(settings, dict):
         return settings
-    return {name: value for name, value in settings.items() if not any(word in name.lower() for word in _SECRET)}
+    return {
+        name: value for name, value in settings.items() if not any(word in name.lower() for word in _SECRET)
+    }
 
 
 def _close():

@@ -1,4 +1,5 @@
-"""``POST /api/plugins/onward/feedback``: a vote of the web interface, under the host's login and CSRF rule."""
+"""``POST /api/plugins/onward/feedback``: a vote of the web interface, under the host's login and CSRF
+rule."""
 
 from helpers.api import ApiHandler, Request, Response
 

@@ -1,7 +1,7 @@
 """``POST /api/plugins/onward/feedback_external``: votes from other channels, with Agent Zero's API key.
 
-For plugins that bring chats in by messenger or mail. The key is the host's own; there is no cookie to abuse, so
-the CSRF rule does not apply.
+For plugins that bring chats in by messenger or mail. The key is the host's own; there is no cookie to abuse,
+so the CSRF rule does not apply.
 """
 
 from helpers.api import ApiHandler, Request, Response

@@ -1,7 +1,7 @@
 """Votes and actions of the web interface, as arguments of ``Runtime.feedback``. Standard library alone.
 
-Invariants: what passes here is complete and bounded, so the worker accepts it. A signal of a person's action is
-implicit and comes from the interface; the work of agents and of the scheduler has none.
+Invariants: what passes here is complete and bounded, so the worker accepts it. A signal of a person's action
+is implicit and comes from the interface; the work of agents and of the scheduler has none.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def read_signal(body: Any) -> dict[str, Any]:
 
 
 def implicit(context_id: str, message_id: str | None, signal: str, text: str | None = None) -> dict[str, Any]:
-    """Returns the arguments of ``Runtime.feedback`` for an action. The worker reads a message for a correction
-    or thanks, and stores neither its text nor anything else of it."""
+    """Returns the arguments of ``Runtime.feedback`` for an action. The worker reads a message for a
+    correction or thanks, and stores neither its text nor anything else of it."""
     return {
         "context_id": context_id,
         "message_id": message_id,

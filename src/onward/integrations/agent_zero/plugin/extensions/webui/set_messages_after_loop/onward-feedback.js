@@ -136,7 +136,8 @@ function watchFocus(root, id) {
   root.addEventListener("focusout", (event) => {
     const left = event.target;
     queueMicrotask(() => {
-      if (left.isConnected && !root.contains(document.activeElement)) focused = null;
+      const now = document.activeElement;
+      if (left.isConnected && !(now && now.closest("[data-onward-part]"))) focused = null;
     });
   });
 }
