@@ -19,9 +19,7 @@ import signal
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
-    AbstractContextManager,
     AsyncExitStack,
-    ExitStack,
     asynccontextmanager,
     nullcontext,
 )
@@ -33,8 +31,9 @@ from typing import Any
 import structlog
 
 from onward import extras
+from onward.attach import ENDPOINTS, attached, configured_login, is_running, lock_folder, try_lock
 from onward.bus import Bus
-from onward.bus.logins import TOKEN_FILE, Login, Logins
+from onward.bus.logins import Login
 from onward.bus.server import NatsServer
 from onward.bus.streams import sized
 from onward.clock import Clock, SystemClock
@@ -42,7 +41,7 @@ from onward.config import Settings
 from onward.context import Context
 from onward.coordinator import schedule
 from onward.errors import ConfigError, ObjectError, folder_advice, hide_login
-from onward.files import OWNER_ALONE, keep_private, locked, write_whole
+from onward.files import OWNER_ALONE, keep_private, write_whole
 from onward.health.disk import refuse_full
 from onward.health.watch import Watch
 from onward.lm import devices
@@ -68,7 +67,6 @@ ROLES: dict[str, str] = {
 BESIDE = {"collector": "onward.recovery.service"}
 """Role → module with further work of its process. It never ends by itself, and it is no role."""
 NEED_MODEL = frozenset({"trainer", "gateway"})
-ENDPOINTS = "endpoints.json"
 START_SECONDS = 4.0
 """Time in which NATS and the object store must answer at the start, so that what is missing is known soon."""
 END_TRIES = 30
@@ -252,26 +250,6 @@ async def _warehouse(
             await warehouse.close()
 
 
-def configured_login(settings: Settings) -> Login:
-    """Returns the login for ``nats.url``, as ``Bus.connect`` takes it."""
-    nats, login = settings.nats, Login()
-    if nats.token is not None:
-        login["token"] = nats.token.get_secret_value()
-    if nats.user is not None:
-        login["user"] = nats.user
-    if nats.password is not None:
-        login["password"] = nats.password.get_secret_value()
-    return login
-
-
-def _local_login(settings: Settings, roles: Sequence[str]) -> Login:
-    """Returns the login for the embedded server: that of the role which runs alone, else the service's."""
-    logins = Logins.of_folder(settings.run_dir)
-    if len(roles) == 1:
-        return {"user": roles[0], "password": logins.passwords[roles[0]]}
-    return {"token": logins.token}
-
-
 @asynccontextmanager
 async def running(
     settings: Settings,
@@ -288,7 +266,7 @@ async def running(
     if not join:
         refuse_full(settings.data_dir)
     _make_private(settings)
-    with nullcontext() if join else _locked(settings.run_dir):
+    with nullcontext() if join else lock_folder(settings.run_dir):
         async with (
             parts(settings, roles=roles, join=join, clock=clock) as ctx,
             _served_alone(ctx, roles[0]) if join and len(roles) == 1 else nullcontext(),
@@ -449,59 +427,6 @@ async def _until_ready(ctx: Context, tasks: dict[str, asyncio.Task[None]], start
         await asyncio.sleep(0.02)
 
 
-def is_running(settings: Settings) -> bool:
-    """Returns whether there is a loop to attach to: one on this data folder, or a configured NATS."""
-    return settings.nats.url is not None or (settings.run_dir / ENDPOINTS).exists()
-
-
-@asynccontextmanager
-async def attached(
-    settings: Settings, roles: Sequence[str] = ()
-) -> AsyncIterator[tuple[Bus, dict[str, Any]]]:
-    """Opens a bus connection to the loop that runs on this data folder.
-
-    ``roles``: those of this process, none for the command line. A role alone logs in with its own rights.
-    """
-    if not is_running(settings):
-        with ExitStack() as stack:
-            if (settings.run_dir / "lock").exists() and not _hold(settings, stack):
-                raise ConfigError(
-                    f"Onward is starting or stopping on {settings.data_dir}: try again when 'onward up' says "
-                    "that it is up."
-                )
-        raise ConfigError(
-            f"Nothing runs on {settings.data_dir}: start it with 'onward up', or "
-            f"{folder_advice(settings.data_dir)}."
-        )
-    url = settings.nats.url  # with its login, which the file of endpoints leaves out
-    endpoints = _endpoints(settings)
-    login = configured_login(settings)
-    if url is None and (settings.run_dir / TOKEN_FILE).exists():
-        login = _local_login(settings, roles)
-    bus = await Bus.connect(url or endpoints["nats_url"], **login, clock=SystemClock(), name="onward-cli")
-    try:
-        yield bus, endpoints
-    finally:
-        await bus.close()
-
-
-def _endpoints(settings: Settings) -> dict[str, Any]:
-    """Reads the addresses of the loop. Raises ConfigError if their file is damaged."""
-    path = settings.run_dir / ENDPOINTS
-    if not path.exists():
-        return {"nats_url": hide_login(settings.nats.url or "")}
-    try:
-        endpoints = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        endpoints = None
-    if not isinstance(endpoints, dict) or not isinstance(endpoints.get("nats_url"), str):
-        raise ConfigError(
-            f"{path} is damaged, so that the running service cannot be found: stop it and start 'onward up' "
-            "again, which writes the file."
-        )
-    return endpoints
-
-
 def has_records(settings: Settings) -> bool:
     """Returns whether something runs or ever ran here, so that ``records`` has something to read."""
     return is_running(settings) or (settings.data_dir / "nats").is_dir()
@@ -516,7 +441,7 @@ async def records(settings: Settings) -> AsyncIterator[Bus]:
     """
     os.umask(OWNER_ALONE)
     async with AsyncExitStack() as stack:
-        if settings.nats.url is None and (settings.data_dir / "nats").is_dir() and _hold(settings, stack):
+        if settings.nats.url is None and (settings.data_dir / "nats").is_dir() and try_lock(settings, stack):
             server = NatsServer(settings.data_dir, port=0, sync=settings.nats.sync)
             await server.start()
             stack.push_async_callback(server.stop)
@@ -537,23 +462,7 @@ async def at_rest(settings: Settings) -> AsyncIterator[Context | None]:
             f"{folder_advice(settings.data_dir)}."
         )
     async with AsyncExitStack() as stack:
-        if settings.nats.url is not None or not _hold(settings, stack):
+        if settings.nats.url is not None or not try_lock(settings, stack):
             yield None
             return
         yield await stack.enter_async_context(parts(settings, roles=()))
-
-
-def _hold(settings: Settings, stack: AsyncExitStack | ExitStack) -> bool:
-    """Locks the data folder until ``stack`` ends; returns False if a running Onward has it."""
-    try:
-        stack.enter_context(_locked(settings.run_dir))
-    except ConfigError:
-        return False
-    return True
-
-
-def _locked(run_dir: Path) -> AbstractContextManager[None]:
-    """Locks the data folder: one loop per folder."""
-    return locked(
-        run_dir / "lock", f"{run_dir.parent} is in use by another Onward: stop it, or choose another --dir."
-    )

@@ -14,7 +14,8 @@ from onward.cli.output import AsJson, print_json, print_text
 from onward.clock import SystemClock
 from onward.config import Settings
 from onward.contracts import decode_document, to_document
-from onward.errors import ConfigError, ContractError, OnwardError
+from onward.errors import ConfigError, ContractError
+from onward.http.client import Address
 from onward.telemetry.audit import current_user
 from onward.training import intake
 from onward.training.role.job_table import JobTable
@@ -27,8 +28,6 @@ training_app = Commands(
     """
 )
 app.add_typer(training_app, name="training")
-
-POST_SECONDS = 30.0
 
 
 @training_app.command()
@@ -83,23 +82,6 @@ async def _publish(settings: Settings, document: dict[str, Any]) -> dict[str, An
 
 
 async def _post(url: str, settings: Settings, document: dict[str, Any]) -> dict[str, Any]:
-    import httpx  # takes a tenth of a second, and most commands need none of it
-
     key = settings.external.agentgym_rl_api_key
-    headers = {} if key is None else {"Authorization": f"Bearer {key.get_secret_value()}"}
-    try:
-        async with httpx.AsyncClient(base_url=url, timeout=POST_SECONDS) as client:
-            answer = await client.post("/training/start", json=document, headers=headers)
-    except httpx.HTTPError as error:
-        raise OnwardError(f"{url} does not answer ({type(error).__name__}): check AGENTGYM_RL_URL.") from None
-    try:
-        body = answer.json()
-    except ValueError:
-        body = None
-    if answer.status_code == 202 and isinstance(body, dict):
-        return body
-    said = body.get("error") if isinstance(body, dict) else None
-    message = said.get("message") if isinstance(said, dict) else None
-    raise OnwardError(
-        message or f"{url} answered with status {answer.status_code}: is it a training service?"
-    )
+    service = Address(url, None if key is None else key.get_secret_value(), "AGENTGYM_RL_URL")
+    return await service.call("POST", "/training/start", document)

@@ -160,8 +160,11 @@ async def _free_name(
     return model_id
 
 
-async def request_release(bus: Bus, model_id: str, *, clock: Clock) -> ReleaseRecord:
+async def request_release(
+    bus: Bus, model_id: str, *, clock: Clock, needs_approval: str | None = None
+) -> ReleaseRecord:
     """Requests a release of a stored model that does not serve. Returns the record of this request.
+    ``needs_approval``: why a person must approve it, whatever the settings say.
 
     The request goes to the audit stream first. Raises NotFoundError for an unknown model; ConflictError for
     one that served or serves, and while something else decides which model serves.
@@ -189,6 +192,7 @@ async def request_release(bus: Bus, model_id: str, *, clock: Clock) -> ReleaseRe
     record = await requested_record(
         bus, clock, "asked for its release",
         job_id=model.training_job_id, epoch=1, candidate=model, current=serving,
+        needs_approval=needs_approval,
     )  # fmt: skip
     await audit.record(
         bus, clock, "models.release", model_id=model_id, serving=serving.model_id,

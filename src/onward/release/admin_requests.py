@@ -160,7 +160,8 @@ class AdminRequests:
         if model.state in ("added", "candidate"):
             await refuse_if_busy(ctx.bus, records, "ask again")
             await self._audit(asked, result="release asked")
-            record = await request_release(ctx.bus, name, clock=ctx.clock)
+            needs = f"{asked.by} asked for a person's approval" if _wants_approval(asked) else None
+            record = await request_release(ctx.bus, name, clock=ctx.clock, needs_approval=needs)
             note = "It is validated first, and the ramp decides its share: ask again while it ramps."
             return AdminResult(
                 status=202, document=_shown(name, 0.0, record, state=str(record.state), note=note)
@@ -169,6 +170,10 @@ class AdminRequests:
             raise ConflictError(
                 f"{name} is {model.state} and no release is under way, so {percentage:g} % cannot be given "
                 f"to it: ask for 100 to go back to it."
+            )
+        if _wants_approval(asked):
+            raise ConflictError(
+                f"{name} served before: going back to it is a rollback ('onward models rollback {name}')."
             )
         await self._audit(asked, result="return asked")
         record = await request_restore(ctx.bus, name, f"PUT /admin/traffic by {asked.by}", clock=ctx.clock)
@@ -184,6 +189,11 @@ class AdminRequests:
             return AdminResult(status=200, document=self._now(record, name))  # it has all traffic already
         if wanted == 0.0:
             command = ReleaseCommand(command="abort")
+        elif _wants_approval(asked):
+            raise ConflictError(
+                f"Release {record.release_id} of {record.candidate.model_id} is {record.state}: only a person "
+                f"gives it more traffic ('onward releases')."
+            )
         elif not record.serving:
             raise ConflictError(
                 f"Release {record.release_id} of {record.candidate.model_id} is {record.state}: it has no "
@@ -234,6 +244,11 @@ class AdminRequests:
         await audit.record(
             self._ctx.bus, self._ctx.clock, f"admin.{asked.kind}", key=asked.by, asked=asked.body, **facts
         )
+
+
+def _wants_approval(asked: AdminRequest) -> bool:
+    """Returns whether what gives a model traffic must wait for a person: an agent's tools ask for that."""
+    return bool(asked.body.get("require_approval"))
 
 
 def confined_key(path: str, stores: Sequence[str]) -> str:

@@ -94,7 +94,8 @@ class Operating:
         hand.record = record = record.model_copy(update={"step_total": total})
         if approval.timed_out(record, settings):
             words = f"no answer in {settings.approval_hours:g} hours (release.on_approval_timeout)"
-            await self.answer(settings.on_approval_timeout, approval.TIME_LIMIT, words)
+            answer = "refuse" if record.needs_approval else settings.on_approval_timeout
+            await self.answer(answer, approval.TIME_LIMIT, words)
         elif now - hand.written_at >= PERSIST_SECONDS:
             await hand.write(record)
 

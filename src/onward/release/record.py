@@ -84,6 +84,8 @@ class ReleaseRecord(Record):
     asked_by: str | None = None
     """Operator who requested this release; None for the candidate of a job."""
     asked_why: str | None = None
+    needs_approval: str | None = None
+    """Reason why a person must approve this release whatever ``release.approval`` says; None: there is none."""
     state: State = State.PROPOSED
     created_at: str
     updated_at: str

@@ -229,7 +229,7 @@ class Releaser:
         if settings.mode == "shadow":
             await self.hand.move(approval.close_shadow(record, self.hand.inputs))
             return
-        needed = approval.why_needed(found, choice, settings)
+        needed = approval.why_needed(found, choice, settings) or record.needs_approval
         if needed:
             await self.hand.move(approval.wait(record, needed, self.hand.inputs))
         else:

@@ -92,6 +92,16 @@ async def submit(
     return Submitted(asked, None, True) if known is None else _same(known, document, asked)
 
 
+async def submit_control(bus: Bus, clock: Clock, document: dict[str, Any], *, requester: str) -> Submitted:
+    """Publishes a request for a job that trains a control policy, and waits like ``submit``. Raises
+    ContractError for a request that no trainer would record, BusError."""
+    envelope = {"training_job_id": new_id(), "timestamp": utc_text(clock.now()), "requester": requester}
+    asked = validate({**envelope, **document}, ControlRequest)
+    table = JobTable(bus.bucket("rl_jobs"), clock)
+    await bus.publish(subjects.TRAINING_CONTROL, encode(asked), msg_id=f"{asked.training_job_id}:control")
+    return Submitted(asked, await _taken(table, clock, asked.training_job_id), True)
+
+
 async def submit_again(bus: Bus, clock: Clock, job_id: str, new_id: str) -> Submitted:
     """Publishes the request of a job that failed or was cancelled, as that of job ``new_id``, and waits like
     ``submit``. Raises IllegalTransitionError for a job in another state, ContractError, BusError."""

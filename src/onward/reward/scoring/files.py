@@ -75,9 +75,11 @@ def score_document(
     redactor: Redactor,
     components: Iterable[Component],
     analyse: Analyse | None = None,
+    state: State | None = None,
 ) -> dict[str, Any]:
-    """Scores one parsed trajectory alone. Weights are those after rescaling, and the total is the weighted
-    sum of the raw scores. Raises ContractError and RedactionError."""
+    """Scores one parsed trajectory. Weights are those after rescaling, and the total is the weighted sum of
+    the raw scores. With ``state``, of earlier trajectories, to which this one is added, the normalised total
+    stands beside it. Raises ContractError and RedactionError."""
     if not isinstance(document, dict):
         raise ContractError("schema", "It is no trajectory but another JSON value: give one object for each.")
     raw = to_document(validate(document, Trajectory))
@@ -86,7 +88,7 @@ def score_document(
     try:
         answer = score(
             trajectory,
-            State(settings.window),
+            State(settings.window) if state is None else state,
             settings=settings,
             timestamp=trajectory.end_timestamp,
             components=tuple(components),
@@ -106,6 +108,7 @@ def score_document(
             for name, part in answer.reward_components.items()
         },
         "total_reward": answer.metadata.raw_total,
+        **({} if state is None else {"normalized_reward": answer.total_reward}),
     }
 
 

@@ -1,0 +1,132 @@
+"""Tools on the bus: read messages for a while, publish one.
+
+A message that the gates of a release read (rewards, outcomes, deployments) is written by one role alone; a
+tool that could write it could release its own model.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+from onward.bus import Bus
+from onward.clock import SystemClock
+from onward.contracts import Feedback, Trajectory, canonical_json, encode, subjects, to_document, validate
+from onward.contracts.base import Part
+from onward.errors import ConfigError, ConflictError
+from onward.ids import new_id
+from onward.tools.arguments import PublishNats, SubscribeNats
+from onward.tools.results import NOTE, shorten
+from onward.tools.toolbox import Toolbox
+from onward.training import intake
+
+READABLE = (
+    subjects.TRAJECTORY,
+    subjects.REWARD,
+    subjects.FEEDBACK,
+    subjects.TRAINING_REQUEST,
+    subjects.TRAINING_STATUS,
+    subjects.TRAINING_CONTROL,
+    subjects.MODEL_DEPLOYED,
+    subjects.OUTCOME,
+    subjects.ALERT,
+    subjects.REPORT,
+)
+"""Subjects that a tool may read. Dead letters and the audit are for people."""
+STORED: dict[str, tuple[type[Part], str]] = {
+    subjects.TRAJECTORY: (Trajectory, "trajectory_id"),
+    subjects.FEEDBACK: (Feedback, "feedback_id"),
+}
+_BY_ONE_ROLE = {
+    topic.subject: topic.publishers[0]
+    for topic in subjects.TOPICS
+    if not {"agent", "operator"}.intersection(topic.publishers)
+}
+REQUESTER = "agent-tools"
+_MOST = 2500
+"""Bytes of one message in an answer."""
+
+
+async def subscribe_nats(box: Toolbox, arguments: SubscribeNats) -> dict[str, Any]:
+    """Collects the messages that arrive from now on, up to a number and a time."""
+    if arguments.subject not in READABLE:
+        raise ConfigError(
+            f"{arguments.subject[:80]!r} is not read by tools: give one of {', '.join(READABLE)}."
+        )
+    items: list[dict[str, Any]] = []
+    async with box.service.bus() as bus:
+        await _collect(bus, arguments, items)
+    return {
+        "subject": arguments.subject,
+        "note": NOTE,
+        "ended_by": "count" if len(items) >= arguments.count else "timeout_seconds",
+        "items": items,
+    }
+
+
+async def _collect(bus: Bus, arguments: SubscribeNats, items: list[dict[str, Any]]) -> None:
+    subscription = await bus.nc.subscribe(arguments.subject, queue=arguments.queue_group or "")
+    try:
+        async with asyncio.timeout(arguments.timeout_seconds):
+            while len(items) < arguments.count:
+                message = await subscription.next_msg(timeout=None)
+                items.append({"untrusted": _readable(message.data)})
+    except TimeoutError:
+        pass
+    finally:
+        await subscription.unsubscribe()
+
+
+def _readable(data: bytes) -> Any:
+    try:
+        return shorten(json.loads(data), _MOST)
+    except (ValueError, RecursionError):
+        return {"not_json": f"{len(data)} bytes that are no JSON"}
+
+
+async def publish_nats(box: Toolbox, arguments: PublishNats) -> dict[str, Any]:
+    """Checks, redacts and publishes one message."""
+    subject = arguments.subject
+    if not arguments.schema_validate:
+        raise ConfigError("schema_validate is false: a message is never sent unchecked, so leave it true.")
+    if subject in _BY_ONE_ROLE:
+        raise ConflictError(
+            f"{subject} is published by the {_BY_ONE_ROLE[subject]} alone, since releases are decided by it: "
+            f"publish a trajectory or feedback instead, and look at compute_reward for a score."
+        )
+    if subject in (subjects.TRAINING_REQUEST, subjects.TRAINING_CONTROL):
+        return await request_training(box, subject, arguments.payload)
+    if subject not in STORED:
+        known = (*STORED, subjects.TRAINING_REQUEST, subjects.TRAINING_CONTROL)
+        raise ConfigError(f"{subject[:80]!r} is no subject for tools: give one of {', '.join(known)}.")
+    kind, name = STORED[subject]
+    document = to_document(validate(arguments.payload, kind))
+    redact = box.redactor.trajectory if kind is Trajectory else box.redactor.document
+    found = await asyncio.to_thread(redact, document)
+    message = validate(json.loads(canonical_json(found.document)), kind)
+    message_id = getattr(message, name)
+    async with box.service.bus() as bus:
+        await bus.publish(subject, encode(message), msg_id=f"{message_id}:{new_id()[:8]}")
+    return {"published": True, "subject": subject, name: message_id, "replaced": found.counts}
+
+
+async def request_training(box: Toolbox, subject: str, document: dict[str, Any]) -> dict[str, Any]:
+    """Sends a request for a job over the bus, and returns the job as soon as the trainer has taken it."""
+    clean = box.redactor.document(document).document
+    submit = intake.submit if subject == subjects.TRAINING_REQUEST else intake.submit_control
+    async with box.service.bus() as bus:
+        done = await submit(bus, SystemClock(), clean, requester=REQUESTER)
+    if done.record is None:
+        return {
+            "job_id": done.request.training_job_id,
+            "state": "queued",
+            "note": "The request is stored; no trainer has taken it yet.",
+        }
+    record = done.taken()
+    return {
+        "job_id": record.job_id,
+        "number": record.number,
+        "state": record.state,
+        "next": f"call job_status with job_id {record.job_id}",
+    }
