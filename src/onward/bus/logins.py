@@ -1,8 +1,9 @@
 """The logins of NATS: one for the service, one for each role in a process of its own, one for agents.
 
 Rights are allow-lists. A role may publish its own messages, write its own buckets, read its own consumers and
-every bucket. An agent may publish trajectories and feedback, and receive the acknowledgements. Each login has
-an inbox prefix of its own, so no login can read another's answers. The service may do everything.
+every bucket. An agent may publish trajectories and feedback, receive the acknowledgements, and see which model
+is deployed. Each login has an inbox prefix of its own, so no login can read another's answers. The service may
+do everything.
 """
 
 from __future__ import annotations
@@ -199,7 +200,7 @@ def _rights(role: str) -> Rights:
 
 RIGHTS: dict[str, Rights] = {
     **{role: _rights(role) for role in _OWN},
-    AGENT: Rights((subjects.TRAJECTORY, subjects.FEEDBACK)),
+    AGENT: Rights((subjects.TRAJECTORY, subjects.FEEDBACK), (subjects.MODEL_DEPLOYED,)),
 }
 """User → rights. The service's login is not limited."""
 

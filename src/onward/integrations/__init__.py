@@ -1,1 +1,1 @@
-"""Plugins for agents of other projects."""
+"""Connections of Onward to the agents of other projects: plugins that are installed into them, and importers."""

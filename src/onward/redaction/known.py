@@ -54,7 +54,7 @@ class Known:
         """Makes a ``Known`` of ``also``, the values of variables with a secret name (``OPENAI_API_KEY``), and
         the passwords in URLs of any variable. Leaves out references (``${X}``), dummies (``changeme``), paths
         and values under six characters. Raises ConfigError if one of ``also`` is too short."""
-        return cls(dict.fromkeys([*also, *_in_environment(environ)]))
+        return cls(dict.fromkeys([*also, *in_environment(environ)]))
 
     def __bool__(self) -> bool:
         return bool(self._needles)
@@ -89,7 +89,8 @@ def read_secrets(path: Path) -> list[str]:
     return [line.strip() for line in text.splitlines() if line.strip()]
 
 
-def _in_environment(environ: Mapping[str, str]) -> Iterator[str]:
+def in_environment(environ: Mapping[str, str]) -> Iterator[str]:
+    """Yields the values of variables with a secret name, and the passwords in URLs of any variable."""
     for name, text in environ.items():
         value = text.strip().encode("utf-8", "surrogatepass")
         password = values.url_password(value)

@@ -1,0 +1,1 @@
+"""The plugin: this folder becomes ``usr/plugins/onward`` of Agent Zero."""

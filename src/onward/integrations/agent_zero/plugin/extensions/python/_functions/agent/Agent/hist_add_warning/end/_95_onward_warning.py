@@ -1,0 +1,16 @@
+"""Agent Zero warned its model."""
+
+from typing import Any
+
+from helpers.extension import Extension
+
+
+class OnwardWarning(Extension):
+    def execute(self, data: Any = None, **_: Any) -> None:
+        try:
+            from usr.plugins.onward.helpers.runtime import get
+
+            args, given = data["args"], data["kwargs"]
+            get().hook("warning", args[0], given.get("message", args[1] if len(args) > 1 else ""))
+        except Exception:  # the agent must not notice
+            pass

@@ -1,0 +1,15 @@
+"""A task of the main agent, or of a subordinate, begins."""
+
+from typing import Any
+
+from helpers.extension import Extension
+
+
+class OnwardStart(Extension):
+    async def execute(self, data: Any = None, **_: Any) -> None:
+        try:
+            from usr.plugins.onward.helpers.runtime import get
+
+            get().hook("start", data["args"][0])
+        except Exception:  # the agent must not notice
+            pass

@@ -1,0 +1,16 @@
+"""The user stops, resets, nudges or removes a chat."""
+
+from typing import Any
+
+from helpers.extension import Extension
+
+
+class OnwardAbort(Extension):
+    def execute(self, data: Any = None, **_: Any) -> None:
+        try:
+            from usr.plugins.onward.helpers.runtime import get
+
+            args, given = data["args"], data["kwargs"]
+            get().hook("abort", args[0] if args else given.get("id", ""), "reset")
+        except Exception:  # the agent must not notice
+            pass

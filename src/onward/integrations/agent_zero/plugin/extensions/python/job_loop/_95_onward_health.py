@@ -1,0 +1,15 @@
+"""Once a minute: the feeding thread is started again if it is gone."""
+
+from typing import Any
+
+from helpers.extension import Extension
+
+
+class OnwardHealth(Extension):
+    async def execute(self, **_: Any) -> None:
+        try:
+            from usr.plugins.onward.helpers.runtime import get
+
+            get().tick()
+        except Exception:  # the agent must not notice
+            pass

@@ -1,0 +1,15 @@
+"""A tool is about to run. This file sorts before the one that puts secrets into the arguments."""
+
+from typing import Any
+
+from helpers.extension import Extension
+
+
+class OnwardToolBegin(Extension):
+    async def execute(self, tool_name: Any = "", tool_args: Any = None, **_: Any) -> None:
+        try:
+            from usr.plugins.onward.helpers.runtime import get
+
+            get().hook("tool_begins", self.agent, tool_name, tool_args)
+        except Exception:  # the agent must not notice
+            pass

@@ -1,0 +1,91 @@
+"""The worker's process, seen from Agent Zero: started with Onward's own interpreter, JSON lines both ways.
+
+The worker ends when its input ends, so it records what is open when Agent Zero is killed. Nothing here is
+called in a hook.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+MODULE = "onward.integrations.agent_zero.worker"
+_LOG_BYTES = 4 << 20
+
+
+class Child:
+    """One worker process. ``heard`` gets each of its messages, in a thread; None when it has ended."""
+
+    def __init__(
+        self, python: str, root: Path, data: Path, heard: Callable[[dict[str, Any] | None], None]
+    ) -> None:
+        """Raises OSError if it cannot be started."""
+        data.mkdir(parents=True, exist_ok=True, mode=0o700)
+        log = data / "worker.log"
+        if log.exists() and log.stat().st_size > _LOG_BYTES:
+            log.replace(log.with_suffix(".log.1"))
+        command = [python or sys.executable, "-m", MODULE, "--root", str(root), "--data", str(data)]
+        with log.open("ab") as errors:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                start_new_session=True,  # Ctrl-C and the end of a terminal are for Agent Zero alone
+                cwd=data,
+            )
+        self._heard = heard
+        self._ended = threading.Event()
+        threading.Thread(target=self._listen, name="onward-worker-heard", daemon=True).start()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        return not self._ended.is_set()
+
+    def write(self, line: bytes) -> bool:
+        """Writes one message; False if the worker has ended."""
+        pipe = self._process.stdin
+        try:
+            if pipe is None or self._ended.is_set():
+                return False
+            pipe.write(line)
+            pipe.flush()
+        except (OSError, ValueError):
+            return False
+        return True
+
+    def end(self, timeout: float) -> None:
+        """Closes the worker's input, after which it records what is open, and waits for its end."""
+        try:
+            if self._process.stdin is not None:
+                self._process.stdin.close()
+        except OSError:
+            pass
+        try:
+            self._process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            pass  # it goes on alone: what it has is safe with it
+
+    def _listen(self) -> None:
+        pipe = self._process.stdout
+        try:
+            for line in pipe or ():
+                try:
+                    told = json.loads(line)
+                except ValueError:
+                    continue
+                if isinstance(told, dict):
+                    self._heard(told)
+        finally:
+            self._ended.set()
+            self._process.wait()
+            self._heard(None)

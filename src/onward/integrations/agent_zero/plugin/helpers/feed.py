@@ -1,0 +1,222 @@
+"""The thread between the hooks and the worker.
+
+It looks up settings, serialises, writes to the worker's pipe, and stores what it has sent until the worker has
+confirmed that the whole task is on disk. A worker that dies is started again and gets all of it once more; a
+task that was stored twice has the same id.
+
+Memory is bounded: above ``LIMIT`` bytes no new task is taken, and it is counted as dropped.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from .child import Child
+from .settings import Settings
+
+LIMIT = 64 << 20
+"""Bytes of events that wait for the worker's confirmation."""
+PAUSES = (0.5, 30.0)
+"""First and longest pause between two starts of the worker."""
+_TICK = 1.0
+
+
+class Feed:
+    """``put`` may be called by any thread and never waits."""
+
+    def __init__(
+        self, settings: Settings, limit: int = LIMIT, prepare: Callable[[], None] = lambda: None
+    ) -> None:
+        self.settings = settings
+        self._prepare: Callable[[], None] | None = prepare
+        self.counts = {"recorded": 0, "dropped": 0, "opted_out": 0, "failed": 0, "feedback": 0}
+        self.worker: dict[str, Any] = {}
+        """The worker's own figures: ``queued``, ``held``, ``nats``, ``model`` …"""
+        self.reason = ""
+        self._limit = limit
+        self._events: deque[tuple[dict[str, Any], Any]] = deque()
+        self._heard: deque[dict[str, Any] | None] = deque()
+        self._wake = threading.Event()
+        self._stopping = False
+        self._child: Child | None = None
+        self._given: dict[str, Any] = {}
+        self._kept: dict[str, list[bytes]] = {}
+        """Task or vote → the lines that the worker has not confirmed."""
+        self._size = 0
+        self._skipped: dict[str, str] = {}
+        """Task that is not recorded → the reason."""
+        self._pause, self._next_start = PAUSES[0], 0.0
+        self._looked = 0.0
+        self._thread: threading.Thread | None = None
+        self._starting = threading.Lock()
+
+    @property
+    def waiting(self) -> int:
+        """Tasks and votes that are not durable yet."""
+        return len(self._kept) + len(self._events)
+
+    @property
+    def is_up(self) -> bool:
+        return self._child is not None and self._child.is_running and bool(self.worker)
+
+    @property
+    def worker_pid(self) -> int | None:
+        child = self._child
+        return child.pid if child is not None and child.is_running else None
+
+    def put(self, event: dict[str, Any], agent: Any = None) -> None:
+        """Takes one event, in order. ``agent``: whose settings decide."""
+        self._events.append((event, agent))
+        self._wake.set()
+        if self._thread is None or not self._thread.is_alive():
+            self.ensure()
+
+    def ensure(self) -> None:
+        """Starts the thread, unless it runs."""
+        with self._starting:
+            if not self._stopping and (self._thread is None or not self._thread.is_alive()):
+                self._thread = threading.Thread(target=self._run, name="onward-feed", daemon=True)
+                self._thread.start()
+
+    def save_switches(self) -> None:
+        self.put({"op": "save"})
+
+    def close(self, timeout: float) -> bool:
+        """Writes what waits, ends the worker, and returns whether all was confirmed."""
+        until = time.monotonic() + timeout
+        while self.waiting and time.monotonic() < until and self._thread is not None and self._thread.is_alive():
+            time.sleep(0.01)
+        self._stopping = True
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join(max(0.1, until - time.monotonic()))
+        if self._child is not None:
+            self._child.end(max(0.1, until - time.monotonic()))
+        return not self._kept and not self._events
+
+    # The thread.
+
+    def _run(self) -> None:
+        while not self._stopping:
+            self._wake.wait(_TICK)
+            self._wake.clear()
+            try:
+                if self._prepare is not None:
+                    prepare, self._prepare = self._prepare, None
+                    prepare()
+                self._hear()
+                self._keep_alive()
+                while self._events:
+                    event, agent = self._events.popleft()
+                    self._take(event, agent)
+                    self._hear()
+            except Exception as error:  # nothing may end this thread
+                self.reason = f"the feeding thread met a {type(error).__name__}"
+                time.sleep(0.2)
+
+    def _take(self, event: dict[str, Any], agent: Any) -> None:
+        operation, task = event["op"], event.get("t", "")
+        if operation == "save":
+            self.settings.switches.save()
+            return
+        if operation == "open" and not self._admits(event, agent):
+            return
+        if task in self._skipped:
+            if operation in ("close", "drop"):
+                self._count_skipped(self._skipped.pop(task))
+            return
+        if operation == "drop" or (operation == "close" and self._reason(agent, event, "")):
+            self._forget(task)
+            self._write({"op": "drop", "t": task})
+            self.counts["opted_out"] += 1
+            return
+        self._keep(task or event.get("id", ""), self._write(event))
+
+    def _admits(self, event: dict[str, Any], agent: Any) -> bool:
+        """Decides whether a task is recorded, and adds what the settings know about it."""
+        reason = self._reason(agent, event, event["root"])
+        if not reason and self._size > self._limit:
+            reason = "no room"
+        if reason:
+            self._skipped[event["t"]] = reason
+            return False
+        event["project"] = self.settings.host.project(agent)
+        return True
+
+    def _reason(self, agent: Any, event: dict[str, Any], root_id: str) -> str:
+        """Returns why a task is not recorded. Unreadable settings are a reason: they may forbid it."""
+        try:
+            return self.settings.why_not(agent, root_id or event["t"]) if root_id else self._opted_out(agent)
+        except Exception as error:
+            self.reason = f"the settings could not be read: {type(error).__name__}"
+            return "settings unknown"
+
+    def _opted_out(self, agent: Any) -> str:
+        project = self.settings.host.project(agent) if agent is not None else ""
+        return "opted out" if self.settings.switches.is_opted_out(project) else ""
+
+    def _count_skipped(self, reason: str) -> None:
+        name = {"no room": "dropped", "settings unknown": "failed"}.get(reason, "opted_out")
+        self.counts[name] += 1
+
+    def _write(self, event: dict[str, Any]) -> bytes:
+        line = json.dumps(event, ensure_ascii=True, default=str, separators=(",", ":")).encode() + b"\n"
+        if self._child is not None:
+            self._child.write(line)
+        return line
+
+    def _keep(self, name: str, line: bytes) -> None:
+        self._kept.setdefault(name, []).append(line)
+        self._size += len(line)
+
+    def _forget(self, name: str) -> None:
+        self._size -= sum(map(len, self._kept.pop(name, ())))
+
+    def _hear(self) -> None:
+        while self._heard:
+            told = self._heard.popleft()
+            if told is None:
+                self._pause = min(PAUSES[1], 2 * self._pause)
+                self._next_start = time.monotonic() + self._pause
+                self.worker = {}
+            elif told.get("op") == "done":
+                self._forget(str(told.get("id")))
+                self.counts[str(told.get("as"))] = self.counts.get(str(told.get("as")), 0) + 1
+            elif told.get("op") == "figures":
+                self.worker = told
+                self._pause = PAUSES[0]
+                self.reason = str(told.get("reason") or "")
+
+    def _on_heard(self, told: dict[str, Any] | None) -> None:
+        self._heard.append(told)
+        self._wake.set()
+
+    def _keep_alive(self) -> None:
+        now = time.monotonic()
+        if self._child is not None and self._child.is_running:
+            if now - self._looked > 30.0:
+                self._looked = now
+                if self.settings.of_worker() != self._given:
+                    self._child.end(5.0)
+            return
+        if now < self._next_start or self._stopping:
+            return
+        self._next_start = now + self._pause
+        self._looked = now
+        self._given = self.settings.of_worker()
+        host = self.settings.host
+        try:
+            self._child = Child(self._given["python"], host.root, host.data, self._on_heard)
+        except OSError as error:
+            self.reason = f"the worker cannot be started with {self._given['python'] or 'this Python'}: {error.strerror}"
+            self._pause = min(PAUSES[1], 2 * self._pause)
+            return
+        self._child.write(json.dumps({"op": "settings", "host": host.version(), **self._given}).encode() + b"\n")
+        for lines in list(self._kept.values()):
+            for line in lines:
+                self._child.write(line)

@@ -1,0 +1,327 @@
+"""``Recording``: turns the events of Agent Zero's hooks into tasks and turns.
+
+Each method is one event. It runs in the agent's event loop, so it copies references, takes times, and hands
+finished parts to ``send``; it never waits and never touches a file.
+
+A task is one run of ``Agent.monologue``. Its id follows from the chat and the message that began it, so that
+it is the same in a repeat, and feedback finds it after a restart. A subordinate's task is linked to the turn
+of its superior.
+
+Invariants: arguments of tools are copied before the host puts secrets into them. What the model was shown is
+read from the call itself: the history is compressed in place.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+from . import prompt
+from .drafts import Call, Draft, TurnDraft, copied, here
+
+NAMESPACE = uuid.UUID("6d2f0a0e-6a0c-5d27-9f53-4f1ad7a8a0c1")
+BACKGROUND = "background"
+INTERRUPTED = "interrupted: the user wrote while the tool ran"
+_REMEMBERED = 20_000
+_INTERVENTION = "InterventionException"
+_DELEGATION = "call_subordinate"
+_KILLED = ("kill_process", "reset", "nudge", "remove")
+
+Send = Callable[[dict[str, Any], Any], None]
+"""Takes an event for the worker, and the agent that it is about where settings have to be looked up."""
+
+
+class Recording:
+    """The tasks in progress of one process. Hooks of several threads call it."""
+
+    def __init__(self, send: Send, limit: int = 8 << 20) -> None:
+        self._send = send
+        self.limit = limit
+        self.paused = False
+        self.gateway_url = ""
+        self.opened = self.closed = 0
+        self._lock = threading.Lock()
+        self._drafts: dict[int, Draft] = {}
+        self._ids: OrderedDict[str, int] = OrderedDict()
+        """Base of an id → how often it was used: the same message can begin several runs."""
+        self._links: OrderedDict[tuple[str, str], tuple[str, int, str]] = OrderedDict()
+        """Chat and message → trajectory, turn, session."""
+
+    @property
+    def in_progress(self) -> int:
+        return len(self._drafts)
+
+    # The task.
+
+    def start(self, agent: Any) -> None:
+        """A run of ``monologue`` begins."""
+        context = agent.context
+        if self.paused or _kind(context) == BACKGROUND and not _parent_context(context):
+            return
+        self._end(self._drafts.get(id(agent)), "aborted", error="begun again before its end")
+        message = _trigger(agent)
+        message_id = str(getattr(message, "id", "") or "")
+        parent, call = self._superior(agent)
+        trajectory_id = self._new_id(context.id, agent.number, message_id)
+        root = parent.root_id if parent else trajectory_id
+        draft = Draft(trajectory_id, root, agent, context.id, self.limit)
+        if call is not None:
+            call.values.setdefault("subordinates", []).append(trajectory_id)
+        with self._lock:
+            self._drafts[id(agent)] = draft
+        self.opened += 1
+        self._send(
+            {
+                "op": "open",
+                "t": trajectory_id,
+                "root": root,
+                "at": time.time(),
+                "chat": context.id,
+                "kind": _kind(context),
+                "agent": agent.number,
+                "profile": str(getattr(agent.config, "profile", "") or ""),
+                "parent": [parent.trajectory_id, parent.turns] if parent else None,
+                "message": message_id,
+                "content": draft.fits(copied(getattr(message, "content", ""))),
+            },
+            agent,
+        )
+
+    def end(self, agent: Any, result: Any, error: Any) -> None:
+        """A run of ``monologue`` ends, with its final text or an exception."""
+        draft = self._drafts.get(id(agent))
+        if isinstance(error, BaseException):
+            cause = error.args[0] if error.args and isinstance(error.args[0], BaseException) else error
+            self._end(draft, "error", error=f"{type(cause).__name__}: {cause}")
+        else:
+            self._end(draft, "success", result=result if isinstance(result, str) else None)
+
+    def abort(self, context: Any, how: str) -> None:
+        """A chat is stopped, reset, nudged or removed. ``context`` is its object, or its id."""
+        if how not in _KILLED:
+            return
+        context_id = context if isinstance(context, str) else context.id
+        for draft in [one for one in list(self._drafts.values()) if one.context_id == context_id]:
+            self._end(draft, "aborted", error=f"stopped by the user ({how})", how=how)
+
+    def drop_all(self) -> int:
+        """Forgets all tasks in progress, for example because the user switched recording off."""
+        with self._lock:
+            drafts, self._drafts = list(self._drafts.values()), {}
+        for draft in drafts:
+            self._send({"op": "drop", "t": draft.trajectory_id}, None)
+        return len(drafts)
+
+    # A turn.
+
+    def call_model(self, agent: Any, data: dict[str, Any]) -> None:
+        """The language model is asked."""
+        draft = self._drafts.get(id(agent))
+        if draft is None or data.get("background"):
+            return
+        iteration = getattr(getattr(agent, "loop_data", None), "iteration", None)
+        if draft.turn is not None and draft.turn.iteration == iteration and draft.turn.open_call() is not None:
+            draft.turn.values["further_calls"] = draft.turn.values.get("further_calls", 0) + 1
+            return  # a tool asks the model; it is part of the tool's work
+        now = prompt.lines(data.get("messages"))
+        new, is_break = prompt.new_lines(draft.prompt, now)
+        self._flush(draft)
+        draft.prompt = now
+        draft.turns += 1
+        turn = draft.turn = TurnDraft(draft.turns, time.time(), [], iteration=iteration)
+        turn.new = [(role, draft.fits(content)) for role, content in new]
+        if is_break:
+            turn.values["context_break"] = True
+        model = data.get("model")
+        turn.values["model"] = str(getattr(model, "model_name", "") or "")
+        if self._is_ours(model):
+            turn.values["gateway"] = True
+            self._name_session(model, draft)
+
+    def answer(self, agent: Any, data: dict[str, Any], response: Any, reasoning: Any) -> None:
+        """The language model has answered."""
+        draft = self._drafts.get(id(agent))
+        if draft is None or draft.turn is None or data.get("background") or "ms" in draft.turn.values:
+            return
+        turn = draft.turn
+        turn.values["ms"] = round(1000.0 * (time.monotonic() - turn.began), 3)
+        turn.values["response"] = draft.fits(response if isinstance(response, str) else "")
+        if reasoning:
+            turn.values["reasoning"] = draft.fits(str(reasoning))
+
+    def message_of_agent(self, agent: Any, text: Any, message: Any) -> None:
+        """An answer of the model entered the history; after an intervention only its beginning."""
+        draft = self._drafts.get(id(agent))
+        if draft is None or draft.turn is None:
+            return
+        if "response" not in draft.turn.values:
+            draft.turn.values["response"] = draft.fits(str(text or ""))
+            draft.turn.values["cut"] = True
+        if message_id := str(getattr(message, "id", "") or ""):
+            draft.turn.add("messages", message_id)
+            self._remember((draft.context_id, message_id), draft)
+
+    def tool_begins(self, agent: Any, tool: str, args: Any) -> None:
+        """A tool is about to run. Its arguments have no secrets in them yet."""
+        draft = self._draft_for_tool(agent)
+        if draft is not None and draft.turn is not None:
+            draft.turn.calls.append(Call(str(tool), draft.fits(copied(args)), here()))
+
+    def tool_ends(self, agent: Any, tool: str, response: Any) -> None:
+        draft = self._draft_for_tool(agent)
+        call = draft.turn.open_call(str(tool), here()) if draft and draft.turn else None
+        if draft is not None and call is not None:
+            call.end("result", draft.fits(str(getattr(response, "message", "") or "")))
+
+    def result_stored(self, agent: Any, tool: Any, text: Any) -> None:
+        """A result entered the history. Of a tool that was interrupted it is the progress so far."""
+        draft = self._drafts.get(id(agent))
+        if draft is None:
+            return
+        call = draft.turn.open_call(str(tool), here()) if draft.turn else None
+        if call is not None:
+            call.end("result", draft.fits(str(text)), partial=True)
+
+    def warning(self, agent: Any, text: Any) -> None:
+        """Agent Zero warned its model: an answer that could not be read, a repeated one, a failed tool."""
+        draft = self._drafts.get(id(agent))
+        if draft is not None and draft.turn is not None:
+            draft.turn.add("warnings", draft.fits(copied(text)))
+
+    def error(self, agent: Any, place: Any, error: Any) -> None:
+        """An exception in the agent's loop. An intervention of the user is one, and no error."""
+        draft = self._drafts.get(id(agent))
+        if draft is None or draft.turn is None or type(error).__name__ == _INTERVENTION:
+            return
+        told = f"{type(error).__name__}: {error}"
+        call = draft.turn.open_call(None, here())
+        if call is not None:
+            call.end("error", draft.fits(told))
+        else:
+            draft.turn.add("errors", draft.fits(f"{place}: {told}"))
+
+    def user_message(self, agent: Any, message: Any, intervention: bool) -> None:
+        """The user wrote. While the agent works it is an intervention; else ``start`` follows."""
+        draft = self._drafts.get(id(agent))
+        if draft is None or not intervention or draft.turn is None:
+            return
+        for call in draft.turn.calls:
+            if call.is_open:
+                call.end("error", INTERRUPTED)
+        draft.turn.add("interventions", draft.fits(str(getattr(message, "message", "") or "")))
+
+    def link(self, context_id: str, message_id: str) -> dict[str, Any] | None:
+        """Returns where an answer of this process was recorded."""
+        found = self._links.get((context_id, message_id))
+        return None if found is None else dict(zip(("trajectory_id", "turn_id", "session_id"), found, strict=True))
+
+    # Inside.
+
+    def _end(self, draft: Draft | None, status: str, **told: Any) -> None:
+        if draft is None:
+            return
+        with self._lock:
+            if self._drafts.get(id(draft.agent)) is not draft:
+                return
+            del self._drafts[id(draft.agent)]
+        if status == "success" and draft.turn is not None:
+            for call in draft.turn.calls:
+                if call.tool == "response" and call.is_open:
+                    call.end("result", told.get("result") or "")
+        self._flush(draft)
+        self.closed += 1
+        fitted = {name: draft.fits(value) for name, value in told.items() if value is not None}
+        event = {"op": "close", "t": draft.trajectory_id, "at": time.time(), "status": status, **fitted}
+        self._send(event, draft.agent)
+
+    def _flush(self, draft: Draft) -> None:
+        """Sends the present turn."""
+        turn, draft.turn = draft.turn, None
+        if turn is not None:
+            self._send({"op": "turn", "t": draft.trajectory_id, **turn.document()}, None)
+
+    def _new_id(self, *parts: Any) -> str:
+        base = "\x1f".join(map(str, parts))
+        if not parts[-1]:
+            return str(uuid.uuid4())
+        with self._lock:
+            used = self._ids[base] = self._ids.get(base, -1) + 1
+            if len(self._ids) > _REMEMBERED:
+                self._ids.popitem(last=False)
+        return task_id(base, used)
+
+    def _remember(self, key: tuple[str, str], draft: Draft) -> None:
+        with self._lock:
+            self._links[key] = (draft.trajectory_id, draft.turns, session_of(draft.root_id))
+            if len(self._links) > _REMEMBERED:
+                self._links.popitem(last=False)
+
+    def _superior(self, agent: Any) -> tuple[Draft | None, Call | None]:
+        """Returns the task that called this subordinate, and its call."""
+        superior = agent.data.get("_superior") if isinstance(agent.data, dict) else None
+        draft = self._drafts.get(id(superior)) if superior is not None else None
+        if draft is None:
+            draft = self._of_context(_parent_context(agent.context), agent)
+        if draft is None or draft.turn is None:
+            return draft, None
+        return draft, draft.turn.open_call(_DELEGATION, here()) or draft.turn.open_call()
+
+    def _draft_for_tool(self, agent: Any) -> Draft | None:
+        """Returns the agent's task; for the helper agent of a parallel tool, the task that started it."""
+        return self._drafts.get(id(agent)) or self._of_context(_parent_context(agent.context), agent)
+
+    def _of_context(self, context_id: str, agent: Any) -> Draft | None:
+        if not context_id:
+            return None
+        here_now = [one for one in list(self._drafts.values()) if one.context_id == context_id]
+        here_now = [one for one in here_now if one.agent is not agent]
+        return here_now[-1] if here_now else None
+
+    def _is_ours(self, model: Any) -> bool:
+        options = getattr(model, "kwargs", None)
+        base = options.get("api_base") or options.get("base_url") if isinstance(options, dict) else None
+        return bool(self.gateway_url and isinstance(base, str) and base.startswith(self.gateway_url))
+
+    def _name_session(self, model: Any, draft: Draft) -> None:
+        """Asks our gateway to count the call for this task, and not to record it a second time."""
+        options = model.kwargs
+        options["extra_headers"] = {
+            **(options.get("extra_headers") or {}),
+            "Onward-Session": session_of(draft.root_id),
+            "Onward-Capture": "off",
+        }
+
+
+def task_id(base: str, used: int = 0) -> str:
+    """Returns the id of a task: of the chat, the agent's number and the message that began it."""
+    return str(uuid.uuid5(NAMESPACE, base if not used else f"{base}\x1f{used}"))
+
+
+def session_of(root_id: str) -> str:
+    """Returns the session of a task of the main agent, which its subordinates share."""
+    return f"a0-{root_id}"
+
+
+def _kind(context: Any) -> str:
+    kind = getattr(context, "type", None)
+    return str(getattr(kind, "value", kind) or "user")
+
+
+def _parent_context(context: Any) -> str:
+    """Returns the chat that a parallel job belongs to; newer versions run each job in a chat of its own."""
+    data = getattr(context, "data", None)
+    if not isinstance(data, dict):
+        return ""
+    return str(data.get("_parallel_parent_context_id") or data.get("parent_context_id") or "")
+
+
+def _trigger(agent: Any) -> Any:
+    """Returns the message that a run answers: the latest of the history. After a restart this is the result
+    of a subordinate, and not a message of the user."""
+    current = getattr(getattr(agent, "history", None), "current", None)
+    messages = getattr(current, "messages", None)
+    return messages[-1] if messages else getattr(agent, "last_user_message", None)

@@ -1,0 +1,72 @@
+"""``python -m onward.integrations.agent_zero.worker --root FOLDER --data FOLDER``: started by the plugin."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import queue
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from onward.files import OWNER_ALONE
+from onward.processes import stay_deaf
+from onward.telemetry import logs
+
+TICK_SECONDS = 0.5
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--root", type=Path, required=True, help="Folder of Agent Zero.")
+    parser.add_argument("--data", type=Path, required=True, help="Folder of the plugin's data.")
+    given = parser.parse_args()
+    stay_deaf()  # it ends when its input ends
+    os.umask(OWNER_ALONE)
+    output = os.fdopen(os.dup(sys.stdout.fileno()), "wb", buffering=0)
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+
+    def say(told: dict[str, Any]) -> None:
+        try:
+            output.write(json.dumps(told, default=str).encode() + b"\n")
+        except OSError:
+            pass  # Agent Zero has ended; the work goes on to its end
+
+    from onward.integrations.agent_zero.worker.service import Worker
+
+    worker = Worker(given.root, given.data, say)
+    events: queue.Queue[dict[str, Any] | None] = queue.Queue(1024)
+    threading.Thread(target=_read, args=(events,), name="onward-input", daemon=True).start()
+    told = 0.0
+    while True:
+        try:
+            event = events.get(timeout=TICK_SECONDS)
+        except queue.Empty:
+            event = {}
+        if event is None:
+            break
+        if event:
+            worker.take(event)
+        if time.monotonic() - told >= TICK_SECONDS:
+            worker.tick()
+            told = time.monotonic()
+    worker.end()
+
+
+def _read(events: queue.Queue[dict[str, Any] | None]) -> None:
+    for line in sys.stdin.buffer:
+        try:
+            told = json.loads(line)
+        except ValueError:
+            logs.get("agent_zero").error("a line of the plugin could not be read", bytes=len(line))
+            continue
+        if isinstance(told, dict):
+            events.put(told)
+    events.put(None)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,215 @@
+"""``Worker``: takes the events of the plugin in order and confirms each task when it is on disk.
+
+A task that cannot be stored at present, for example because the disk is full, is tried again until it can, and
+is not confirmed before. Agent Zero keeps its events meanwhile, and gives them to the next worker if this one
+dies: a task that was stored already is stored once, since its id is the same.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from onward.capture.opt_out import OptOut
+from onward.capture.recorder import Recorder
+from onward.capture.recorder.preparation import agents_redactor
+from onward.errors import ConflictError, ContractError, OnwardError, RedactionError
+from onward.integrations.agent_zero.worker.answers import Answers, Place
+from onward.integrations.agent_zero.worker.assembly import HOST_ENDED, Assembly
+from onward.integrations.agent_zero.worker.fitting import fit
+from onward.integrations.agent_zero.worker.secrets import Secrets
+from onward.integrations.agent_zero.worker.watch import Watch
+from onward.telemetry import logs
+
+Event = Mapping[str, Any]
+Say = Callable[[dict[str, Any]], None]
+RETRY_SECONDS = 1.0
+END_SECONDS = 2.0
+TOKEN, KEY = "ONWARD_NATS_TOKEN", "ONWARD_API_KEY"
+_log = logs.get("agent_zero")
+
+
+class Worker:
+    """Called by one thread. ``say`` sends a message to Agent Zero's process."""
+
+    def __init__(self, root: Path, data: Path, say: Say) -> None:
+        self._data, self._say = data, say
+        self._secrets = Secrets(root)
+        self._settings: dict[str, Any] = {}
+        self._recorder: Recorder | None = None
+        self._watch: Watch | None = None
+        self._answers = Answers(data / "answers.db")
+        self._open: dict[str, Assembly] = {}
+        self._later: list[tuple[float, Event]] = []
+        """Events to be tried again, and when."""
+        self._reason = ""
+
+    def take(self, event: Event) -> None:
+        """Handles one event. Never raises: an event that cannot be handled is tried again or reported."""
+        operation = event.get("op")
+        try:
+            if operation == "settings":
+                self._configure(event)
+            elif operation == "open":
+                self._open[str(event["t"])] = Assembly(event)
+                if not event.get("parent") and self._watch is not None:
+                    self._watch.look()
+            elif operation == "turn" and event["t"] in self._open:
+                self._open[event["t"]].turns.append(event)
+            elif operation == "drop":
+                self._open.pop(event["t"], None)
+            elif operation == "close":
+                self._close(event)
+            elif operation == "feedback":
+                self._feedback(event)
+        except (OnwardError, sqlite3.Error, OSError, TimeoutError) as error:
+            self._try_later(event, error)
+        except Exception as error:  # a defect of ours: this task is lost, and says so
+            _log.error("an event could not be handled", operation=str(operation), reason=type(error).__name__)
+            self._done(event, "failed")
+
+    def tick(self) -> None:
+        """Tries again what could not be stored, and reports the figures."""
+        due = [event for when, event in self._later if when <= time.monotonic()]
+        self._later = [(when, event) for when, event in self._later if when > time.monotonic()]
+        if due:
+            self._reason = ""
+        for event in due:
+            self.take(event)
+        self._say({"op": "figures", **self._figures()})
+
+    def end(self) -> None:
+        """Agent Zero has ended: records what is open, and delivers for a moment."""
+        for task in list(self._open):
+            self.take({"op": "close", "t": task, "at": time.time(), "status": "aborted", "error": HOST_ENDED})
+        for _, event in self._later:
+            self.take(event)
+        if self._watch is not None:
+            self._watch.close()
+        if self._recorder is not None:
+            self._recorder.close(END_SECONDS)
+        self._answers.close()
+
+    def _configure(self, event: Event) -> None:
+        self._settings = dict(event)
+        values = self._secrets.values()
+        self._start_recorder(values)
+        token, key = self._secrets.named_value(TOKEN), self._secrets.named_value(KEY)
+        url = str(event.get("nats_url") or "") or None
+        if self._watch is not None:
+            self._watch.close()
+        self._watch = Watch(
+            self._data,
+            nats_url=url,
+            nats_token=token,
+            gateway_url=str(event.get("gateway_url") or ""),
+            api_key=key,
+            redactor=agents_redactor(values, url, token, ()),
+            opt_out=OptOut.parse(""),
+        )
+
+    def _start_recorder(self, values: list[str]) -> None:
+        if self._recorder is not None:
+            self._recorder.close(0.0)
+        told = self._settings
+        self._recorder = Recorder(
+            self._data / "outbox.db",
+            nats_url=str(told.get("nats_url") or "") or None,
+            nats_token=self._secrets.named_value(TOKEN),
+            agent_id=str(told.get("agent_id") or "agent-zero"),
+            objects=str(told.get("objects") or "") or None,
+            known_secrets=values,
+            follow_threads=False,
+        )
+
+    def _recorder_now(self) -> Recorder:
+        """Returns the recorder, made anew if Agent Zero's secrets have changed."""
+        if self._secrets.has_changed() or self._recorder is None:
+            self._start_recorder(self._secrets.values())
+        assert self._recorder is not None
+        return self._recorder
+
+    def _close(self, event: Event) -> None:
+        task = str(event["t"])
+        assembly = self._open.get(task)
+        if assembly is None:
+            self._done(event, "failed")
+            return
+        recorder = self._recorder_now()
+        document, places = assembly.document(event, self._facts())
+        fit(document, has_store=bool(self._settings.get("objects")))
+        before = recorder.stats()
+        result = "recorded"
+        try:
+            recorder.accept(document)
+            after = recorder.stats()
+            if after.opted_out > before.opted_out:
+                result = "opted_out"
+            elif after.recorded == before.recorded:
+                result = "held"
+        except ConflictError:
+            pass  # stored by the worker before this one
+        except (ContractError, RedactionError) as error:
+            _log.error("a task breaks the contract", reason=getattr(error, "reason", type(error).__name__))
+            result = "held" if isinstance(error, ContractError) else "failed"
+        if result == "recorded":
+            chat = str(assembly.opened["chat"])
+            self._answers.add(chat, places, task, document["session_id"], float(event["at"]))
+        del self._open[task]
+        self._done(event, result)
+
+    def _feedback(self, event: Event) -> None:
+        link = event.get("link")
+        if isinstance(link, Mapping) and link.get("trajectory_id") in self._open:
+            self._later.append((time.monotonic() + RETRY_SECONDS, event))  # its task is about to end
+            return
+        place = self._place(event)
+        if place is None:
+            _log.warning("feedback is about an answer that was not recorded", chat=str(event.get("chat"))[:16])
+            self._done(event, "opted_out")
+            return
+        given = event["said"]
+        said = {name: value for name, value in given.items() if value is not None}
+        said |= {"session_id": place.session_id, "trajectory_id": place.trajectory_id}
+        if place.turn_id is not None:
+            said["turn_id"] = place.turn_id
+        assert self._watch is not None
+        try:
+            taken = self._watch.accept(str(event["id"]), said)
+        except ConflictError:
+            taken = True
+        except (ContractError, RedactionError) as error:
+            _log.error("feedback is refused", reason=type(error).__name__)
+            self._done(event, "failed")
+            return
+        self._done(event, "feedback" if taken else "opted_out")
+
+    def _place(self, event: Event) -> Place | None:
+        return self._answers.find(str(event["chat"]), str(event.get("message") or ""))
+
+    def _facts(self) -> dict[str, Any]:
+        model = self._watch.model["id"] if self._watch is not None else None
+        return {**self._settings, "model": model}
+
+    def _try_later(self, event: Event, error: Exception) -> None:
+        self._reason = f"waiting to store: {type(error).__name__}"
+        _log.warning("an event waits", operation=str(event.get("op")), reason=type(error).__name__)
+        self._later.append((time.monotonic() + RETRY_SECONDS, event))
+
+    def _done(self, event: Event, result: str) -> None:
+        self._say({"op": "done", "id": event.get("t") or event.get("id"), "as": result})
+
+    def _figures(self) -> dict[str, Any]:
+        stats = self._recorder.stats() if self._recorder is not None else None
+        votes = self._watch.pending() if self._watch is not None else 0
+        return {
+            "queued": (stats.pending if stats else 0) + votes,
+            "held": stats.held if stats else 0,
+            "refused": stats.refused if stats else 0,
+            "nats": self._watch.nats if self._watch is not None else "not configured",
+            "model": self._watch.model if self._watch is not None else None,
+            "reason": self._reason,
+        }
