@@ -36,6 +36,8 @@ MODULES: dict[str, tuple[str, ...]] = {
     "matplotlib": ("demo", "control"),
     "tensorboard": ("demo", "control"),
     "langchain_core": ("langchain",),
+    "mcp": ("mcp",),
+    "mcp_types": ("mcp",),
     "pyarrow": ("export",),
     "datasets": ("export",),
     "wandb": ("wandb",),

@@ -18,6 +18,9 @@ PANELS: dict[str, dict[str, str]] = {
         "redact": "Print FILE without secrets and personal data. Each JSON line is redacted by itself.",
         "feedback": "Votes from chat pages: tokens and their keys.",
         "rewards": "Rewards: how one came about, scores of a file, what other weights would do.",
+        "mcp": "Serve the tools to an agent: Claude, Cursor, VS Code, Agent Zero, any client of the "
+        "protocol.",
+        "tools": "Tools by which an agent works with the loop: list them, print their schemas, call one.",
         "rescore": "Score stored trajectories again, with present weights and components.",
         "quarantine": "Held bodies: encrypted since they could not be redacted. Look, try again, or drop.",
         "dlq": "Dead letters: messages that could not be processed. Look, send again, or drop.",

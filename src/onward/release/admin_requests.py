@@ -191,8 +191,8 @@ class AdminRequests:
             command = ReleaseCommand(command="abort")
         elif _wants_approval(asked):
             raise ConflictError(
-                f"Release {record.release_id} of {record.candidate.model_id} is {record.state}: only a person "
-                f"gives it more traffic ('onward releases')."
+                f"Release {record.release_id} of {record.candidate.model_id} is {record.state}: only a "
+                f"person gives it more traffic ('onward releases')."
             )
         elif not record.serving:
             raise ConflictError(

@@ -137,7 +137,7 @@ class RunBenchmarks(Arguments):
         ["code_gen", "data_analysis", "research"],
         min_length=1,
         max_length=20,
-        description="Suites: code_gen, data_analysis, research, tool_usage, safety, desk, env:NAME, recorded:….",
+        description="Suites: code_gen, data_analysis, research, tool_usage, safety, desk, env:NAME.",
     )
 
 

@@ -98,8 +98,8 @@ async def stored_model(bus: Bus, given: str) -> str:
         if given == model.model_id or (prefix and given.rstrip("/").endswith(prefix)):
             return model.model_id
     raise NotFoundError(
-        f"No stored model has the id or the checkpoint {given[:120]!r}: status with part 'models' lists them, "
-        f"and deploy_to_tensorzero stores a checkpoint as a model."
+        f"No stored model has the id or the checkpoint {given[:120]!r}: status with part 'models' lists "
+        f"them, and deploy_to_tensorzero stores a checkpoint as a model."
     )
 
 

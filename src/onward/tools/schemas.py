@@ -23,7 +23,7 @@ def mcp_tools(scopes: Collection[Scope] = DEFAULT_SCOPES) -> list[dict[str, Any]
             "name": tool.name,
             "description": tool.description,
             "inputSchema": input_schema(tool),
-            "annotations": annotations(tool),
+            "annotations": hints(tool),
         }
         for tool in _within(scopes)
     ]
@@ -52,7 +52,8 @@ def input_schema(tool: Tool) -> dict[str, Any]:
     return {**schema, "properties": schema.get("properties", {})}
 
 
-def annotations(tool: Tool) -> dict[str, bool]:
+def hints(tool: Tool) -> dict[str, bool]:
+    """Returns what a client may show its user before a call."""
     return {
         "readOnlyHint": not tool.changes,
         "destructiveHint": tool.scope == "release" or tool.name == "cancel_job",

@@ -1,7 +1,7 @@
 """The running service that the tools act on: its bus, its training service and its admin API.
 
 Addresses come from the settings (``AGENTGYM_RL_URL``, ``TENSORZERO_BASE_URL``, ``NATS_URL``), else from the
-loop that runs on the data folder. They are looked up at each call: a loop that was restarted listens elsewhere.
+loop that runs on the data folder. They are looked up at each call: a restarted loop listens elsewhere.
 """
 
 from __future__ import annotations
