@@ -42,7 +42,7 @@ def solution(folder: Path) -> dict[str, Any]:
         "environment": run.env,
         "training_configuration": {
             "state_space": _observations(policy),
-            "action_space": _actions(policy.actions),
+            "action_space": _actions(policy.parts.actions),
             "reward_design": {
                 "task_reward": f"The reward of {run.env}",
                 "shaping_rewards": [],
@@ -94,7 +94,7 @@ def _stages(run: RunConfig, summary: Mapping[str, Any]) -> Iterator[dict[str, An
 
 
 def _observations(policy: Policy) -> str:
-    width, images = policy.layout.width, len(policy.layout.images)
+    width, images = policy.parts.layout.width, len(policy.parts.layout.images)
     numbers = f"{width}-dimensional numbers" if width else ""
     pictures = f"{images} image{'s' if images > 1 else ''}" if images else ""
     return " + ".join(part for part in (numbers, pictures) if part)

@@ -30,8 +30,9 @@ def save_plugin_config(settings=None, default=None, **_):
 
 def _close():
     try:
-        from usr.plugins.onward.helpers import runtime
+        from usr.plugins.onward.helpers import onward_tools, runtime
 
+        onward_tools.close()
         found = runtime.get()
         if found is not None:
             found.close(timeout=2.0)

@@ -5,8 +5,10 @@ Standard library alone. A report is a sentence such as "Initiating RL training j
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
+HEADING = "icon://school Onward"
 ASKED = "onward_reports"
 """Key in the data of a chat: work of the trainer was requested there, so its reports belong there."""
 
@@ -31,11 +33,37 @@ def show(reports: list[dict[str, Any]], contexts: list[Any], notify: Any = None)
     for report in reports:
         sentence = str(report["message"])
         for context in chats_of(contexts):
-            context.log.log(type="info", heading="icon://school Onward", content=sentence)
+            context.log.log(type="info", heading=HEADING, content=sentence)
         if notify is not None:
             notify(sentence)
         last = max(last, int(report["seq"]))
     return last
+
+
+def after_call(context: Any, name: str, arguments: dict[str, Any], answer: str) -> None:
+    """Registers the chat of a tool call for reports, and reports a training job that the call has started."""
+    mark(context)
+    sentence = job_begins(arguments, answer) if name == "start_training" else None
+    if sentence is not None:
+        context.log.log(type="info", heading=HEADING, content=sentence)
+
+
+def job_begins(arguments: dict[str, Any], answer: str) -> str | None:
+    """Returns the sentence about a job that was started; None if the answer is no job."""
+    try:
+        job = json.loads(answer)
+    except ValueError:
+        return None
+    if not isinstance(job, dict) or not job.get("job_id"):
+        return None
+    name = f"#{job['number']}" if job.get("number") else job["job_id"]
+    samples = job.get("samples") or arguments.get("sample_size")
+    return f"Initiating RL training job {name}" + (f" with {count(int(samples))} samples" if samples else "")
+
+
+def count(number: int) -> str:
+    """Formats a number of samples: ``10K``, ``2.5K``, ``640``."""
+    return f"{number:,}" if number < 1000 or number % 100 else f"{number / 1000:,g}K"
 
 
 def _age(context: Any) -> Any:

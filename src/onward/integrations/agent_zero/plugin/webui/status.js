@@ -64,9 +64,32 @@ export function mount(root) {
     else project.focus();
   });
   project.addEventListener("change", () => act({}));
+  const approvals = root.querySelector("[data-onward=approvals]");
+  const decide = async (body) => {
+    const answer = await callJsonApi("/plugins/onward/approve", body);
+    if (!answer || !answer.ok) throw new Error((answer && answer.error) || "There is no answer.");
+    const shown = [...approvals.children].map((one) => one.dataset.id).join();
+    if (answer.waiting.map((one) => one.id).join() !== shown || !approvals.children.length) {
+      approvals.replaceChildren(...(answer.waiting.length ? answer.waiting.map(step) : [cell("li", "None.")]));
+    }
+  };
+  const step = (one) => {
+    const item = cell("li", `${one.tool} ${one.arguments} `);
+    item.dataset.id = one.id;
+    for (const [label, approved] of [["Approve", true], ["Refuse", false]]) {
+      const button = cell("button", label);
+      button.type = "button";
+      button.setAttribute("aria-label", `${label} ${one.tool} ${one.arguments}`);
+      button.addEventListener("click", () =>
+        decide({ id: one.id, approved }).catch((error) => toastFrontendError(String(error.message), "Onward")));
+      item.append(button);
+    }
+    return item;
+  };
   act({});
+  decide({}).catch(() => {});
   const timer = setInterval(() => {
-    if (root.isConnected) ask({}).catch(() => {});
+    if (root.isConnected) ask({}).then(() => decide({})).catch(() => {});
     else clearInterval(timer);
   }, EVERY_MS);
 }
