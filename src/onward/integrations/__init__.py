@@ -1,1 +1,2 @@
-"""Connections of Onward to the agents of other projects: plugins that are installed into them, and importers."""
+"""Connections of Onward to the agents of other projects: plugins that are installed into them, and
+importers."""

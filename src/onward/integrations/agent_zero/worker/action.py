@@ -1,7 +1,7 @@
 """Reads an answer of Agent Zero's language model: one JSON object with thoughts, a tool and its arguments.
 
-Agent Zero reads it with a tolerant parser of its own. Here the strict one tries the text between the first and
-the last brace; tool and arguments come from the host, so only thoughts depend on it.
+Agent Zero reads it with a tolerant parser of its own. Here the strict one tries the text between the first
+and the last brace; tool and arguments come from the host, so only thoughts depend on it.
 """
 
 from __future__ import annotations

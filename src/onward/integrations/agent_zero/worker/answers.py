@@ -36,8 +36,11 @@ class Answers:
         path.chmod(0o600)
         self._file.execute("DELETE FROM answers WHERE at < ?", (time.time() - DAYS * 86_400,))
 
-    def add(self, chat: str, places: Mapping[str, int], trajectory_id: str, session_id: str, at: float) -> None:
-        """Notes the turns of a trajectory's messages. The trajectory itself is noted under an empty message."""
+    def add(
+        self, chat: str, places: Mapping[str, int], trajectory_id: str, session_id: str, at: float
+    ) -> None:
+        """Notes the turns of a trajectory's messages. The trajectory itself is noted under an empty
+        message."""
         rows = [(chat, message, trajectory_id, turn, session_id, at) for message, turn in places.items()]
         rows.append((chat, f"task:{trajectory_id}", trajectory_id, None, session_id, at))  # type: ignore[arg-type]
         self._file.executemany("INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?, ?, ?)", rows)

@@ -130,7 +130,10 @@ def _turns(raw: Event, before: Event, first: int, closed: Event) -> list[dict[st
         one: dict[str, Any] = {"timestamp": at, "observation": seen, "action": taken, "result": result}
         made = [one]
     else:
-        made = [_called(call, seen if not number else _same(seen, first), at, closed) for number, call in enumerate(calls)]
+        made = [
+            _called(call, seen if not number else _same(seen, first), at, closed)
+            for number, call in enumerate(calls)
+        ]
         made[0]["action"]["raw_response"] = response
         name = answer.get("tool_name")
         if isinstance(name, str) and name.partition(":")[0] == made[0]["action"]["tool_name"]:
@@ -177,7 +180,10 @@ def _uncalled(response: str, answer: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the action of an answer whose tool never ran."""
     taken: dict[str, Any] = {"type": "response"}
     if isinstance(answer.get("tool_name"), str) and answer["tool_name"]:
-        taken = {"type": action.kind_of(answer["tool_name"].partition(":")[0]), "tool_name": answer["tool_name"]}
+        taken = {
+            "type": action.kind_of(answer["tool_name"].partition(":")[0]),
+            "tool_name": answer["tool_name"],
+        }
         taken["tool_args"] = _arguments(answer.get("tool_args"))
     return {**taken, "raw_response": response} if response else taken
 
@@ -258,7 +264,9 @@ def _ended(closed: Event) -> str:
 
 
 def _system(turn: Event) -> str:
-    return next((text for role, text in turn.get("new", ()) if role == "system" and isinstance(text, str)), "")
+    return next(
+        (text for role, text in turn.get("new", ()) if role == "system" and isinstance(text, str)), ""
+    )
 
 
 def _words(value: Any) -> str:

@@ -42,7 +42,8 @@ def _fewer_turns(document: dict[str, Any]) -> int:
     gone = len(made) - MAX_TURNS
     half = MAX_TURNS // 2
     document["turns"] = [
-        {**turn, "turn_id": number} for number, turn in enumerate([*made[:half], *made[half + gone :]], start=1)
+        {**turn, "turn_id": number}
+        for number, turn in enumerate([*made[:half], *made[half + gone :]], start=1)
     ]
     document["metadata"]["turns_left_out"] = gone
     return gone

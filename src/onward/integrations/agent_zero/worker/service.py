@@ -1,8 +1,8 @@
 """``Worker``: takes the events of the plugin in order and confirms each task when it is on disk.
 
-A task that cannot be stored at present, for example because the disk is full, is tried again until it can, and
-is not confirmed before. Agent Zero keeps its events meanwhile, and gives them to the next worker if this one
-dies: a task that was stored already is stored once, since its id is the same.
+A task that cannot be stored at present, for example because the disk is full, is tried again until it can,
+and is not confirmed before. Agent Zero keeps its events meanwhile, and gives them to the next worker if this
+one dies: a task that was stored already is stored once, since its id is the same.
 """
 
 from __future__ import annotations
@@ -168,7 +168,9 @@ class Worker:
             return
         place = self._place(event)
         if place is None:
-            _log.warning("feedback is about an answer that was not recorded", chat=str(event.get("chat"))[:16])
+            _log.warning(
+                "feedback is about an answer that was not recorded", chat=str(event.get("chat"))[:16]
+            )
             self._done(event, "opted_out")
             return
         given = event["said"]

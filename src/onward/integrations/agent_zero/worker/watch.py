@@ -94,7 +94,11 @@ class Watch:
         while True:
             try:
                 bus = await Bus.connect(
-                    url, token=token, name="onward-agent-zero", clock=self._clock, connect_timeout=CONNECT_SECONDS
+                    url,
+                    token=token,
+                    name="onward-agent-zero",
+                    clock=self._clock,
+                    connect_timeout=CONNECT_SECONDS,
                 )
             except OnwardError as error:
                 _log.warning("NATS cannot be reached", reason=str(error))

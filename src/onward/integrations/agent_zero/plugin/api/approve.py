@@ -4,7 +4,8 @@ from helpers.api import ApiHandler, Request, Response
 
 
 class Approve(ApiHandler):
-    """Without ``id`` lists what waits. Login and CSRF token are required: no agent can approve its own step."""
+    """Without ``id`` lists what waits. Login and CSRF token are required: no agent can approve its own
+    step."""
 
     async def process(self, input: dict, request: Request) -> dict | Response:
         try:

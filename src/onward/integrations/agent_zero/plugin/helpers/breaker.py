@@ -42,7 +42,9 @@ class Breaker:
         self._sum += milliseconds
         self.calls += 1
         if self.calls >= LEAST and self._sum / len(times) > LIMIT_MS:
-            self.reason = f"hooks took {self._sum / len(times):.1f} ms each: the machine is too busy to record"
+            self.reason = (
+                f"hooks took {self._sum / len(times):.1f} ms each: the machine is too busy to record"
+            )
 
     def note_error(self, error: BaseException, place: str) -> None:
         """Counts an error of ours. Only its class is stored: its text may repeat what the agent said."""

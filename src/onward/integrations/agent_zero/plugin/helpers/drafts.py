@@ -1,7 +1,7 @@
 """A task in progress, and its turns, in the plain values that go to the worker.
 
-A turn is one call of the language model with what was new in its prompt, its answer, the tools that the answer
-called, and the warnings and errors that followed. It goes to the worker when the next one begins.
+A turn is one call of the language model with what was new in its prompt, its answer, the tools that the
+answer called, and the warnings and errors that followed. It goes to the worker when the next one begins.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The thread between the hooks and the worker.
 
-It looks up settings, serialises, writes to the worker's pipe, and stores what it has sent until the worker has
-confirmed that the whole task is on disk. A worker that dies is started again and gets all of it once more; a
-task that was stored twice has the same id.
+It looks up settings, serialises, writes to the worker's pipe, and stores what it has sent until the worker
+has confirmed that the whole task is on disk. A worker that dies is started again and gets all of it once
+more; a task that was stored twice has the same id.
 
 Memory is bounded: above ``LIMIT`` bytes no new task is taken, and it is counted as dropped.
 """
@@ -89,7 +89,9 @@ class Feed:
     def close(self, timeout: float) -> bool:
         """Writes what waits, ends the worker, and returns whether all was confirmed."""
         until = time.monotonic() + timeout
-        while self.waiting and time.monotonic() < until and self._thread is not None and self._thread.is_alive():
+        while (
+            self.waiting and time.monotonic() < until and self._thread is not None and self._thread.is_alive()
+        ):
             time.sleep(0.01)
         self._stopping = True
         self._wake.set()
@@ -216,7 +218,9 @@ class Feed:
             self.reason = f"the worker cannot be started with {self._given['python'] or 'this Python'}: {error.strerror}"
             self._pause = min(PAUSES[1], 2 * self._pause)
             return
-        self._child.write(json.dumps({"op": "settings", "host": host.version(), **self._given}).encode() + b"\n")
+        self._child.write(
+            json.dumps({"op": "settings", "host": host.version(), **self._given}).encode() + b"\n"
+        )
         for lines in list(self._kept.values()):
             for line in lines:
                 self._child.write(line)

@@ -1,7 +1,7 @@
 """Approvals: a step that matters waits until a person has agreed to it in the web interface, once.
 
-Standard library alone. An approval belongs to one tool with one set of arguments: other arguments need another
-one. It is used up by the call, and it expires.
+Standard library alone. An approval belongs to one tool with one set of arguments: other arguments need
+another one. It is used up by the call, and it expires.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Tools of the training profiles: calls of ``onward mcp``, a child process with Onward's own interpreter.
 
-Standard library alone. The child speaks the Model Context Protocol, one JSON message a line. It is started by the
-first call and stays, since long work runs in it; its input ends with Agent Zero, and it ends with its input.
+Standard library alone. The child speaks the Model Context Protocol, one JSON message a line. It is started by
+the first call and stays, since long work runs in it; its input ends with Agent Zero, and it ends with its
+input.
 """
 
 from __future__ import annotations
@@ -45,7 +46,11 @@ class Server:
             start_new_session=True,
         )
         threading.Thread(target=self._listen, name="onward-tools", daemon=True).start()
-        about = {"protocolVersion": PROTOCOL, "capabilities": {}, "clientInfo": {"name": "agent-zero", "version": "1"}}
+        about = {
+            "protocolVersion": PROTOCOL,
+            "capabilities": {},
+            "clientInfo": {"name": "agent-zero", "version": "1"},
+        }
         try:
             self._ask("initialize", about, START_SECONDS)
         except RuntimeError:
@@ -58,12 +63,15 @@ class Server:
         return self._process.poll() is None
 
     def call(self, name: str, arguments: dict[str, Any]) -> str:
-        """Returns the answer of a tool, or the sentence of its error. Raises RuntimeError without an answer."""
+        """Returns the answer of a tool, or the sentence of its error. Raises RuntimeError without an
+        answer."""
         found = self._ask("tools/call", {"name": name, "arguments": arguments}, CALL_SECONDS)
         if "error" in found:
             return error_text(str(found["error"].get("message", "The call was refused.")))
         result = found.get("result") or {}
-        text = "".join(str(part.get("text", "")) for part in result.get("content", ()) if isinstance(part, dict))
+        text = "".join(
+            str(part.get("text", "")) for part in result.get("content", ()) if isinstance(part, dict)
+        )
         return error_text(text) if result.get("isError") else text
 
     def close(self) -> None:
@@ -108,7 +116,9 @@ class Server:
                 waiting.put_nowait(message)
         for waiting in list(self._waiting.values()):  # it has ended: no call waits for nothing
             try:
-                waiting.put_nowait({"error": {"message": "Onward's tools ended during the call: call again."}})
+                waiting.put_nowait(
+                    {"error": {"message": "Onward's tools ended during the call: call again."}}
+                )
             except queue.Full:
                 pass
 
@@ -125,12 +135,36 @@ async def answer(tool: Any, name: str, arguments: dict[str, Any]) -> str:
         context = getattr(tool.agent, "context", None)
         return await asyncio.to_thread(_answer, context, name, given)
     except Exception as error:
-        return error_text(f"{name} failed in the plugin ({type(error).__name__}): look at Onward's status page.")
+        return error_text(
+            f"{name} failed in the plugin ({type(error).__name__}): look at Onward's status page."
+        )
+
+
+async def solution(tool: Any, arguments: dict[str, Any]) -> str:
+    """Returns the YAML report on a finished control job, or a sentence. Never raises."""
+    job_id = str(arguments.get("job_id") or "")
+    if not job_id:
+        return error_text("rl_solution lacks the argument 'job_id': give that of a job of control_train.")
+    text = await answer(tool, "job_status", {"job_id": job_id})
+    try:
+        job = json.loads(text)
+        report = job.get("metrics", {}).get("current", {}).get("solution")
+    except (ValueError, AttributeError):
+        return error_text("The state of the job is not readable: call job_status.")
+    if isinstance(report, str) and report:
+        return report
+    if "error" in job and "state" not in job:
+        return text
+    return error_text(
+        f"Job {job_id} is {job.get('state', 'unknown')} and has no report: only a completed control job has."
+    )
 
 
 def command_of(settings: dict[str, Any], python: str) -> list[str]:
     """Returns the command of the server. ``allow`` in the settings has the scopes beyond read."""
-    allowed = [scope for scope in SCOPES if scope in str(settings.get("allow") or "").replace(",", " ").split()]
+    allowed = [
+        scope for scope in SCOPES if scope in str(settings.get("allow") or "").replace(",", " ").split()
+    ]
     command = [python or sys.executable, "-m", "onward.cli", "mcp", "--scope", ",".join(["read", *allowed])]
     return [*command, "--dir", str(settings["data_dir"])] if settings.get("data_dir") else command
 
@@ -153,7 +187,11 @@ def server_of(command: list[str], environment: dict[str, str]) -> Server:
     with _making:
         store: Any = sys.modules.setdefault(STORE, types.ModuleType(STORE))
         found = getattr(store, "server", None)
-        if found is not None and found.is_running and found.key == (tuple(command), tuple(sorted(environment.items()))):
+        if (
+            found is not None
+            and found.is_running
+            and found.key == (tuple(command), tuple(sorted(environment.items())))
+        ):
             return found
         if found is not None:
             found.close()

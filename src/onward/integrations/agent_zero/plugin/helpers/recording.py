@@ -124,7 +124,11 @@ class Recording:
         if draft is None or data.get("background"):
             return
         iteration = getattr(getattr(agent, "loop_data", None), "iteration", None)
-        if draft.turn is not None and draft.turn.iteration == iteration and draft.turn.open_call() is not None:
+        if (
+            draft.turn is not None
+            and draft.turn.iteration == iteration
+            and draft.turn.open_call() is not None
+        ):
             draft.turn.values["further_calls"] = draft.turn.values.get("further_calls", 0) + 1
             return  # a tool asks the model; it is part of the tool's work
         now = prompt.lines(data.get("messages"))
@@ -217,7 +221,11 @@ class Recording:
     def link(self, context_id: str, message_id: str) -> dict[str, Any] | None:
         """Returns where an answer of this process was recorded."""
         found = self._links.get((context_id, message_id))
-        return None if found is None else dict(zip(("trajectory_id", "turn_id", "session_id"), found, strict=True))
+        return (
+            None
+            if found is None
+            else dict(zip(("trajectory_id", "turn_id", "session_id"), found, strict=True))
+        )
 
     # Inside.
 

@@ -1,7 +1,7 @@
 """``get()``: the one runtime of this process, which the hooks, the page and the tools use.
 
-Agent Zero executes extension files again and again, and reloads helpers when a file changes. So the runtime is
-stored on a module object of its own in ``sys.modules`` and survives both.
+Agent Zero executes extension files again and again, and reloads helpers when a file changes. So the runtime
+is stored on a module object of its own in ``sys.modules`` and survives both.
 """
 
 from __future__ import annotations

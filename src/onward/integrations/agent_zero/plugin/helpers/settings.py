@@ -1,7 +1,7 @@
 """The settings of the plugin, read outside of the hooks, and the switches that the user sets in the page.
 
-Agent Zero reads a file for each look at its settings, so they are cached for ``SECONDS`` by project and profile.
-Settings that cannot be read mean that nothing is recorded: the project may have opted out.
+Agent Zero reads a file for each look at its settings, so they are cached for ``SECONDS`` by project and
+profile. Settings that cannot be read mean that nothing is recorded: the project may have opted out.
 """
 
 from __future__ import annotations
