@@ -27,11 +27,11 @@ _making = threading.Lock()
 class Runtime:
     """All calls return at once, and none raises."""
 
-    def __init__(self, host: Host | None = None) -> None:
+    def __init__(self, host: Host | None = None, feed: Feed | None = None) -> None:
         self.host = host or Host()
         self.breaker = Breaker()
         self.settings = Settings(self.host)
-        self.feed = Feed(self.settings, prepare=self._prepare)
+        self.feed = feed or Feed(self.settings, prepare=self._prepare)
         self.recording = Recording(self.feed.put)
         self._supported = True
         self._version = ""
@@ -162,16 +162,16 @@ def get() -> Runtime:
     """Returns the runtime; the first call makes it."""
     store = sys.modules.get(STORE)
     runtime = getattr(store, "runtime", None)
-    return runtime if runtime is not None else start(None)
+    return runtime if runtime is not None else start()
 
 
-def start(host: Host | None) -> Runtime:
-    """Makes the runtime of this process, unless there is one."""
+def start(host: Host | None = None, feed: Feed | None = None) -> Runtime:
+    """Makes the runtime of this process, unless there is one. Tests give a ``host`` and a ``feed``."""
     with _making:
         store = sys.modules.setdefault(STORE, types.ModuleType(STORE))
         runtime = getattr(store, "runtime", None)
         if runtime is None:
-            runtime = store.runtime = Runtime(host)  # type: ignore[attr-defined]
+            runtime = store.runtime = Runtime(host, feed)  # type: ignore[attr-defined]
             atexit.register(runtime.close)
         return runtime
 
