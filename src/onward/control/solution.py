@@ -5,7 +5,6 @@ Every number is from the run's own files. What was not reached is null, and noth
 
 from __future__ import annotations
 
-import csv
 import json
 import re
 from collections.abc import Iterator, Mapping

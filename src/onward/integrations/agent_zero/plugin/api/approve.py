@@ -12,9 +12,9 @@ class Approve(ApiHandler):
             from usr.plugins.onward.helpers import onward_approvals
 
             name, approved = input.get("id"), input.get("approved")
-            if isinstance(name, str) and isinstance(approved, bool):
-                if not onward_approvals.decide(name, approved):
-                    return {"ok": False, "error": "This step does not wait any more: look at the list again."}
+            decided = isinstance(name, str) and isinstance(approved, bool)
+            if decided and not onward_approvals.decide(name, approved):
+                return {"ok": False, "error": "This step does not wait any more: look at the list again."}
             return {"ok": True, "waiting": onward_approvals.waiting()}
         except Exception as error:
             return {"ok": False, "error": f"The approval was not taken ({type(error).__name__})."}

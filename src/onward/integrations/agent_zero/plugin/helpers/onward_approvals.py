@@ -52,8 +52,8 @@ def gate(name: str, arguments: dict[str, Any], context: Any, groups: str) -> dic
             entry = _add(entries, name, arguments, key, str(getattr(context, "id", "")))
     return {
         "approval_needed": entry["id"],
-        "message": f"A person must approve this call of {name} on Onward's page. Report that and stop; after the "
-        "approval make the same call again, with the same arguments.",
+        "message": f"A person must approve this call of {name} on Onward's page. Report that and stop; after "
+        "the approval make the same call again, with the same arguments.",
     }
 
 

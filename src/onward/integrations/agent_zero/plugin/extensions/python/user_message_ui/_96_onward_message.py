@@ -28,8 +28,5 @@ class OnwardMessage(Extension):
 
 
 def _is_running(context):
-    is_running = getattr(context, "is_running", None)
-    if callable(is_running):
-        return bool(is_running())
-    task = getattr(context, "task", None)
-    return bool(task is not None and task.is_alive())
+    is_running = getattr(context, "is_running", False)
+    return bool(is_running() if callable(is_running) else is_running)
