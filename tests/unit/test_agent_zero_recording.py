@@ -423,6 +423,7 @@ async def test_pause_forgets_what_runs_and_takes_nothing_new(host: Host, seen: C
     assert [event["op"] for event in seen.events] == ["open", "drop"]
     assert host.runtime.status()["state"] == "paused"
     host.runtime.pause(False)
+    script(host, say("response", text="ok"))
     await host.ask("Public")
     assert [one["task_context"]["instructions"] for one in seen.documents()] == ["Public"]
 

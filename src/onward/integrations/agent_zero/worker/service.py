@@ -120,6 +120,7 @@ class Worker:
             nats_url=str(told.get("nats_url") or "") or None,
             nats_token=self._secrets.named_value(TOKEN),
             agent_id=str(told.get("agent_id") or "agent-zero"),
+            max_bytes=_bytes(told.get("outbox_mb")),
             objects=str(told.get("objects") or "") or None,
             known_secrets=values,
             follow_threads=False,
@@ -215,3 +216,11 @@ class Worker:
             "model": self._watch.model if self._watch is not None else None,
             "reason": self._reason,
         }
+
+
+def _bytes(megabytes: Any) -> int:
+    """Returns the limit of the outbox; 1 GiB for a value that is no number."""
+    try:
+        return max(1, int(float(megabytes) * (1 << 20)))
+    except (TypeError, ValueError):
+        return 1 << 30

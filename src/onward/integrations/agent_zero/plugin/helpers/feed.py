@@ -24,6 +24,8 @@ LIMIT = 64 << 20
 PAUSES = (0.5, 30.0)
 """First and longest pause between two starts of the worker."""
 _TICK = 1.0
+LOOK_SECONDS = 30.0
+"""Pause between two looks at the settings of the worker, which a change starts anew."""
 
 
 class Feed:
@@ -201,7 +203,7 @@ class Feed:
     def _keep_alive(self) -> None:
         now = time.monotonic()
         if self._child is not None and self._child.is_running:
-            if now - self._looked > 30.0:
+            if now - self._looked > LOOK_SECONDS:
                 self._looked = now
                 if self.settings.of_worker() != self._given:
                     self._child.end(5.0)

@@ -17,7 +17,7 @@ from typing import Any
 NAME = "onward"
 SECONDS = 30.0
 EXCLUDED = ("rl-trainer", "reinforcement-learning-trainer")
-GLOBAL = ("nats_url", "gateway_url", "agent_id", "task_type", "objects", "python")
+GLOBAL = ("nats_url", "gateway_url", "agent_id", "task_type", "objects", "outbox_mb", "python")
 """Settings of the worker, of the global scope alone."""
 
 
