@@ -17,6 +17,7 @@ from onward.capture.opt_out import OptOut
 from onward.capture.recorder import Recorder
 from onward.capture.recorder.preparation import agents_redactor
 from onward.errors import ConflictError, ContractError, OnwardError, RedactionError
+from onward.integrations.agent_zero import signals
 from onward.integrations.agent_zero.worker.answers import Answers, Place
 from onward.integrations.agent_zero.worker.assembly import HOST_ENDED, Assembly
 from onward.integrations.agent_zero.worker.fitting import fit
@@ -79,6 +80,8 @@ class Worker:
             self._reason = ""
         for event in due:
             self.take(event)
+        for report in self._watch.take_reports() if self._watch is not None else ():
+            self._say({"op": "report", **report})
         self._say({"op": "figures", **self._figures()})
 
     def end(self) -> None:
@@ -176,6 +179,12 @@ class Worker:
             return
         given = event["said"]
         said = {name: value for name, value in given.items() if value is not None}
+        if said["signal"] == signals.MESSAGE:
+            meant = signals.of_message(str(said.pop("comment", "")))
+            if meant is None:  # a new task, and no word about the last one
+                self._done(event, "no_vote")
+                return
+            said["signal"] = meant
         said |= {"session_id": place.session_id, "trajectory_id": place.trajectory_id}
         if place.turn_id is not None:
             said["turn_id"] = place.turn_id

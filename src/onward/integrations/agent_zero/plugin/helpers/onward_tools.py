@@ -219,8 +219,10 @@ def _answer(context: Any, name: str, arguments: dict[str, Any]) -> str:
         text = server_of(command, environment_of(settings, _secrets())).call(name, arguments)
     except (OSError, RuntimeError) as error:
         return error_text(f"Onward's tools do not answer ({error}): run onward agent-zero check.")
-    if context is not None:
+    try:
         onward_reports.after_call(context, name, arguments, text)
+    except Exception:
+        pass  # the answer counts, not its echo in the chat
     return text if len(text.encode()) <= MOST else text.encode()[:MOST].decode(errors="ignore")
 
 
