@@ -73,12 +73,9 @@ async def service(bus: Bus, tmp_path: Path) -> AsyncIterator[TrainingService]:
 
 
 @pytest.fixture
-def host(
-    tmp_path: Path, service: TrainingService, bus: Bus, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Host]:
+def host(tmp_path: Path, bus: Bus, monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
     monkeypatch.setenv("ONWARD_NATS_TOKEN", str(bus._options["token"]))
-    monkeypatch.setenv("AGENTGYM_RL_API_KEY", service.key)
-    config = {"nats_url": bus.url, "training_url": service.url, "allow": "train", "approve": "release"}
+    config = {"nats_url": bus.url, "allow": "train", "approve": "release"}
     with Host(tmp_path / "a0", config={**config, "data_dir": str(tmp_path / "of-tools")}) as host:
         monkeypatch.setitem(sys.modules, "helpers.tool", types.SimpleNamespace(Tool=Tool, Response=Response))
         contexts = types.SimpleNamespace(
@@ -89,6 +86,13 @@ def host(
         from usr.plugins.onward.helpers import onward_tools  # type: ignore
 
         onward_tools.close()
+
+
+def attach(host: Host, service: TrainingService, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gives the tools the address and the key of a training service."""
+    monkeypatch.setenv("AGENTGYM_RL_API_KEY", service.key)
+    monkeypatch.setenv("RL_BASE_MODEL", service.ctx.settings.model.base)
+    host.config["training_url"] = service.url
 
 
 def text_of(lines: list[Line]) -> str:
@@ -119,9 +123,10 @@ def rl_trainer(agent: Agent, lines: list[Line]) -> str:
 
 
 async def test_call_subordinate_of_the_seed_starts_a_real_training_job(
-    host: Host, bus: Bus, service: TrainingService
+    host: Host, bus: Bus, service: TrainingService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     give_tools(host, "rl-trainer")
+    attach(host, service, monkeypatch)
     host.model = rl_trainer
     context = host.context()
     context.log = log = Log()  # type: ignore[attr-defined]
@@ -213,13 +218,15 @@ async def test_the_next_message_of_the_user_is_a_vote_on_the_answer_before(host:
 def control_trainer(agent: Agent, lines: list[Line]) -> str | Any:
     answers = results(agent)
     if not answers:
-        small = {"num_envs": 4, "n_steps": 32, "batch_size": 64, "hidden": [16]}
+        small = {"num_envs": 4, "n_steps": 32, "batch_size": 64}
         return say(
             "control_train", algorithm="ppo", environment="CartPole-v1", timesteps=1500, settings=small
         )
     job_id = answers[0]["job_id"]
     if answers[-1].get("state") == "completed":
         return say("rl_solution", job_id=job_id)
+    if answers[-1].get("state") == "failed":
+        return say("response", text=json.dumps(answers[-1]))
     return _look(job_id)
 
 
@@ -229,7 +236,7 @@ async def _look(job_id: str) -> str:
 
 
 async def test_reinforcement_learning_trainer_returns_the_solution_of_a_real_training(
-    host: Host, bus: Bus, tmp_path: Path
+    host: Host, bus: Bus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     solutions: list[str] = []
     give_tools(host, "reinforcement-learning-trainer")
@@ -241,13 +248,12 @@ async def test_reinforcement_learning_trainer_returns_the_solution_of_a_real_tra
 
     host.tools["rl_solution"] = keep
     host.model = control_trainer
-    host.rounds = 200
+    host.rounds = 500
     async with training_service(bus, tmp_path / "trainer", takes=False) as served:
-        host.config["training_url"] = served.url
-        host.config["data_dir"] = str(served.ctx.settings.data_dir)
+        attach(host, served, monkeypatch)
         running = asyncio.create_task(role.run(served.ctx))
         try:
-            async with asyncio.timeout(120):
+            async with asyncio.timeout(240):
                 answer = await host.ask("Train an agent for CartPole.")
         finally:
             running.cancel()
