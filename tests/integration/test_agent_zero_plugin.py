@@ -1,4 +1,4 @@
-"""The plugin with its real worker: exact counts, and failures that neither reach the agent nor lose a task."""
+"""The plugin with its real worker: exact counts; failures neither reach the agent nor lose a task."""
 
 from __future__ import annotations
 
@@ -11,20 +11,19 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
-from agent_zero_host import Agent, AgentContext, Host, Kind, Line, Message, TemporaryError, UserMessage, say
+from agent_zero_host import Agent, Host, Line, Message, TemporaryError, say
 from agent_zero_world import recorded, until
 
 from onward.bus import Bus, NatsServer
 from onward.clock import utc_text
-from onward.contracts import Trajectory, examples, subjects, validate
+from onward.contracts import examples, subjects
 
 CHILD = Path(__file__).parent.parent / "worlds" / "agent_zero_child.py"
 AWAY = "nats://127.0.0.1:9"
@@ -178,7 +177,9 @@ async def test_a_killed_agent_zero_leaves_the_task_in_progress_as_abandoned(tmp_
     }
 
 
-async def test_the_answers_are_the_same_with_and_without_the_plugin_whatever_is_broken(tmp_path: Path) -> None:
+async def test_the_answers_are_the_same_with_and_without_the_plugin_whatever_is_broken(
+    tmp_path: Path,
+) -> None:
     async def answers(host: Host) -> list[str]:
         host.tools["shell"] = shell
         host.model = busy_model
@@ -203,7 +204,7 @@ async def test_the_answers_are_the_same_with_and_without_the_plugin_whatever_is_
 
         host.config_of = fail
         assert await answers(host) == expected
-        await until(lambda: status(host)["failed"] == 14)  # their project may have opted out
+        await until(lambda: status(host)["failed"] == 16)  # their project may have opted out
 
 
 async def test_without_nats_all_is_stored_and_queued(tmp_path: Path) -> None:
@@ -297,7 +298,10 @@ async def test_a_secret_that_was_added_meanwhile_is_known(host: Host) -> None:
 
 
 async def test_scopes_decide_what_is_recorded(host: Host) -> None:
-    host.config_of = lambda agent: {**host.config, "enabled": agent is None or agent.config.profile != "writer"}
+    host.config_of = lambda agent: {
+        **host.config,
+        "enabled": agent is None or agent.config.profile != "writer",
+    }
     await host.ask("Trainer", host.context(profile="rl-trainer"))
     await host.ask("Writer", host.context(profile="writer"))
     private = host.context()
@@ -418,7 +422,7 @@ async def test_work_and_votes_arrive_and_a_deployment_is_shown(
 
 async def test_the_model_of_the_gateway_is_asked_at_the_start_of_a_task(tmp_path: Path) -> None:
     class Gateway(BaseHTTPRequestHandler):
-        asked: list[str] = []
+        asked: ClassVar[list[str]] = []
 
         def do_GET(self) -> None:
             Gateway.asked.append(self.path)
@@ -464,7 +468,7 @@ async def test_the_host_imports_nothing_of_onward_and_nothing_heavy(tmp_path: Pa
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = set(eval(done.stdout))
-    assert loaded - set(sys.stdlib_module_names) == {"helpers", "usr"}
+    assert loaded - set(sys.stdlib_module_names) == {"_onward_agent_zero", "helpers", "usr"}
 
 
 def utc_text_now() -> str:

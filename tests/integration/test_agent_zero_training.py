@@ -227,12 +227,13 @@ def control_trainer(agent: Agent, lines: list[Line]) -> str | Any:
         return say("rl_solution", job_id=job_id)
     if answers[-1].get("state") == "failed":
         return say("response", text=json.dumps(answers[-1]))
-    return _look(job_id)
+    return _look(job_id, len(answers))
 
 
-async def _look(job_id: str) -> str:
+async def _look(job_id: str, times: int) -> str:
+    """Agent Zero runs no tool twice in a row for the same words, so each look says which one it is."""
     await asyncio.sleep(0.5)
-    return say("job_status", job_id=job_id)
+    return say("job_status", f"I look for the {times}. time.", job_id=job_id)
 
 
 async def test_reinforcement_learning_trainer_returns_the_solution_of_a_real_training(
@@ -253,7 +254,7 @@ async def test_reinforcement_learning_trainer_returns_the_solution_of_a_real_tra
         attach(host, served, monkeypatch)
         running = asyncio.create_task(role.run(served.ctx))
         try:
-            async with asyncio.timeout(240):
+            async with asyncio.timeout(180):
                 answer = await host.ask("Train an agent for CartPole.")
         finally:
             running.cancel()

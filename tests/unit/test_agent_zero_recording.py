@@ -88,7 +88,9 @@ async def test_a_prompt_is_stored_once_and_only_what_is_new_afterwards(host: Hos
         assert document["turns"][number]["observation"]["content"] == shown[number][-1].content
 
 
-async def test_trap_a_history_that_is_compressed_in_place_is_not_the_source(host: Host, seen: Collected) -> None:
+async def test_trap_a_history_that_is_compressed_in_place_is_not_the_source(
+    host: Host, seen: Collected
+) -> None:
     async def compress(agent: Agent, args: dict[str, Any]) -> str:
         agent.history.topics.clear()
         agent.history.current.messages[:] = [Message(False, "Summary: nothing of importance.")]
@@ -166,7 +168,9 @@ async def test_arguments_are_those_before_the_host_puts_secrets_in(host: Host, s
     assert seen.documents()[0]["turns"][0]["action"]["tool_args"] == {"login": {"password": "§§secret(DOOR)"}}
 
 
-async def test_subordinates_are_nested_and_linked_to_the_turn_of_their_superior(host: Host, seen: Collected) -> None:
+async def test_subordinates_are_nested_and_linked_to_the_turn_of_their_superior(
+    host: Host, seen: Collected
+) -> None:
     def model(agent: Agent, lines: list[Line]) -> str:
         rounds = agent.loop_data.iteration
         if agent.number == 2 or rounds == 1:
@@ -225,7 +229,9 @@ async def test_a_tool_that_asks_the_model_makes_no_turn(host: Host, seen: Collec
     assert last["result"]["output"] == "ok"
 
 
-async def test_answers_that_cannot_be_used_are_failures_with_their_reason(host: Host, seen: Collected) -> None:
+async def test_answers_that_cannot_be_used_are_failures_with_their_reason(
+    host: Host, seen: Collected
+) -> None:
     script(host, "no call", say("magic", wand=1), say("magic", wand=1), say("response", text="ok"))
     await host.ask("Try")
     errors = [turn["result"].get("error") for turn in seen.documents()[0]["turns"]]
@@ -237,7 +243,9 @@ async def test_answers_that_cannot_be_used_are_failures_with_their_reason(host: 
     ]
 
 
-async def test_a_failed_call_of_the_model_is_a_turn_and_the_retry_the_next(host: Host, seen: Collected) -> None:
+async def test_a_failed_call_of_the_model_is_a_turn_and_the_retry_the_next(
+    host: Host, seen: Collected
+) -> None:
     script(host, TemporaryError("overloaded"), say("response", text="ok"))
     assert await host.ask("Try") == "ok"
     first, last = seen.documents()[0]["turns"]
@@ -365,7 +373,9 @@ async def test_an_answer_is_found_by_the_id_of_its_message(host: Host, seen: Col
     assert host.runtime.link(context.id, "other") is None
 
 
-async def test_calls_to_our_gateway_name_the_session_and_others_are_left_alone(host: Host, seen: Collected) -> None:
+async def test_calls_to_our_gateway_name_the_session_and_others_are_left_alone(
+    host: Host, seen: Collected
+) -> None:
     host.runtime.recording.gateway_url = "http://127.0.0.1:3000"
     ours = {"api_base": "http://127.0.0.1:3000/v1", "extra_headers": {"X-Own": "1"}}
     host.new_model = lambda: ModelWrapper("openai/onward", dict(ours))
@@ -374,8 +384,11 @@ async def test_calls_to_our_gateway_name_the_session_and_others_are_left_alone(h
     await host.ask("Hi")
     first, second = seen.documents(model="agent-zero-rl-v7")
     assert host.models[0].kwargs["extra_headers"] == {
-        "X-Own": "1", "Onward-Session": first["session_id"], "Onward-Capture": "off"
-    }  # fmt: skip
+        "X-Own": "1",
+        "Onward-Session": first["session_id"],
+        "Onward-Capture": "off",
+        "Onward-Records": first["trajectory_id"],
+    }
     assert host.models[1].kwargs == {"api_base": "https://api.example.com/v1"}
     assert (first["metadata"]["model"], second["metadata"]["model"]) == ("agent-zero-rl-v7", "openai/gpt")
 
@@ -420,7 +433,7 @@ async def test_pause_forgets_what_runs_and_takes_nothing_new(host: Host, seen: C
     script(host, say("switch"), say("response", text="ok"))
     await host.ask("Switch off")
     await host.ask("Private")
-    assert [event["op"] for event in seen.events] == ["open", "drop"]
+    assert [event["op"] for event in seen.events] == ["open", "turn", "drop"]
     assert host.runtime.status()["state"] == "paused"
     host.runtime.pause(False)
     script(host, say("response", text="ok"))
@@ -441,8 +454,10 @@ async def test_state_survives_a_trimmed_cache_and_reloaded_helpers(host: Host, s
     assert [turn["result"]["output"] for turn in document["turns"]] == ["reloaded", "ok"]
 
 
-POINTS = ("start", "end", "call_model", "answer", "message_of_agent", "tool_begins", "tool_ends", "result_stored",
-          "warning", "error", "user_message", "abort")  # fmt: skip
+POINTS = (
+    *("start", "end", "call_model", "answer", "message_of_agent", "tool_begins", "tool_ends"),
+    *("result_stored", "warning", "error", "user_message", "abort"),
+)
 
 
 @pytest.mark.parametrize("broken", POINTS)
@@ -510,7 +525,14 @@ async def _eventful(host: Host, context: AgentContext) -> tuple[list[Any], list[
         return ""
 
     host.tools |= {"shell": shell, "broken": broken, "write": write, "stop": stop}
-    answers = ["none", say("shell", cmd="a"), say("write"), say("response", text="ok"), say("broken"), say("stop")]
+    answers = [
+        "none",
+        say("shell", cmd="a"),
+        say("write"),
+        say("response", text="ok"),
+        say("broken"),
+        say("stop"),
+    ]
 
     def model(agent: Agent, lines: list[Line]) -> str:
         nonlocal used

@@ -12,7 +12,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from agent_zero_host import Agent, Host, say  # noqa: E402
+from agent_zero_host import Agent, Host, say
 
 
 async def main(root: Path) -> None:

@@ -1,8 +1,8 @@
 """Agent Zero's way of calling extensions, written anew for tests: the rules that a plugin must survive.
 
-Files are found by the name of their point in several folders, executed outside of ``sys.modules``, cached, and
-executed again after the cache was trimmed. They run in the order of their file names; one that raises raises
-into the agent. Points of sync functions refuse a coroutine.
+Files are found by the name of their point in several folders, executed outside of ``sys.modules``, cached,
+and executed again after the cache was trimmed. They run in the order of their file names; one that raises
+raises into the agent. Points of sync functions refuse a coroutine.
 """
 
 from __future__ import annotations

@@ -21,10 +21,11 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
+
+from agent_zero_extensions import Extension, Extensions, extensible
 
 import onward.integrations.agent_zero.plugin as plugin_package
-from agent_zero_extensions import Extension, Extensions, extensible
 
 PLUGIN = Path(plugin_package.__file__).parent
 _hosts: list[Host] = []
@@ -123,7 +124,7 @@ Tool = Callable[["Agent", dict[str, Any]], Awaitable[Any]]
 
 
 class AgentContext:
-    all: dict[str, AgentContext] = {}
+    all: ClassVar[dict[str, AgentContext]] = {}
 
     def __init__(self, host: Host, kind: Kind = Kind.USER, profile: str = "", id: str = "") -> None:
         self.host = host
@@ -341,7 +342,9 @@ class Agent:
         return self._add(Message(False, {"tool_name": tool_name, "tool_result": tool_result}))
 
     def _add(self, message: Message) -> Message:
-        _extensions().call_sync("hist_add_before", self, content_data={"content": message.content}, ai=message.ai)
+        _extensions().call_sync(
+            "hist_add_before", self, content_data={"content": message.content}, ai=message.ai
+        )
         self.history.current.messages.append(message)
         return message
 
@@ -365,7 +368,7 @@ async def call_subordinate(agent: Agent, args: dict[str, Any]) -> Response:
 
 
 async def parallel(agent: Agent, args: dict[str, Any]) -> Response:
-    """Runs calls at once: a subordinate in a chat of its own, another tool by a helper agent in the background."""
+    """Runs calls at once: a subordinate in a chat of its own, a tool by a helper agent in the background."""
 
     async def one(call: dict[str, Any]) -> str:
         name, given = call["tool_name"], call["tool_args"]
@@ -405,7 +408,9 @@ class Host:
         root.mkdir(parents=True, exist_ok=True)
         if with_plugin and not self.plugin.exists():
             shutil.copytree(PLUGIN, self.plugin, ignore=shutil.ignore_patterns("__pycache__"))
-            (self.plugin / "worker.json").write_text(json.dumps({"python": sys.executable, "version": "0.1.0"}))
+            (self.plugin / "worker.json").write_text(
+                json.dumps({"python": sys.executable, "version": "0.1.0"})
+            )
         self.extensions = Extensions([root / "usr", *sorted((root / "usr" / "plugins").glob("*")), root])
 
     def __enter__(self) -> Self:

@@ -47,7 +47,7 @@ class Collected:
             if event["op"] == "open":
                 tasks[event["t"]] = Assembly(event)
             elif event["op"] == "turn":
-                tasks[event["t"]].turns.append(event)
+                tasks[event["t"]].add(event)
             elif event["op"] == "close":
                 made.append(tasks.pop(event["t"]).document(event, facts)[0])
         for document in made:

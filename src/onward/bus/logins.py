@@ -1,9 +1,9 @@
 """The logins of NATS: one for the service, one for each role in a process of its own, one for agents.
 
-Rights are allow-lists. A role may publish its own messages, write its own buckets, read its own consumers and
-every bucket. An agent may publish trajectories and feedback, receive the acknowledgements, and see which model
-is deployed. Each login has an inbox prefix of its own, so no login can read another's answers. The service may
-do everything.
+Rights are allow-lists. A role may publish its own messages, write its own buckets, read its own consumers
+and every bucket. An agent may publish trajectories and feedback, receive the acknowledgements, and see which
+model is deployed. Each login has an inbox prefix of its own, so no login can read another's answers. The
+service may do everything.
 """
 
 from __future__ import annotations

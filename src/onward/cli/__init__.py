@@ -97,6 +97,7 @@ COMMANDS |= {
     "control_evaluate": ("control",),
     "control_check": ("control",),
     "models_check": ("models",),
+    "trajectories_import": ("trajectories",),
     "releases_explain": ("releases", "release"),
     "releases_audit": ("releases", "release"),
     "models_versions": ("models",),

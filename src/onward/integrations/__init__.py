@@ -1,2 +1,1 @@
-"""Connections of Onward to the agents of other projects: plugins that are installed into them, and
-importers."""
+"""Connections to agents of other projects: plugins that are installed into them, and importers."""

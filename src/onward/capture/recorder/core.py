@@ -248,6 +248,11 @@ class Recorder(Forking):
         return recorded
 
     @property
+    def has_store(self) -> bool:
+        """Returns whether there is an object store for trajectories above the size of a message."""
+        return self._objects is not None
+
+    @property
     def closed(self) -> bool:
         return self._closed.is_set()
 

@@ -91,6 +91,12 @@ class Endpoints:
         async def close_session(name: str, request: Request) -> dict[str, Any]:
             return await self._close_session(name, request)
 
+        @app.get("/v1/records/{name}")
+        async def records(name: str, request: Request) -> dict[str, Any]:
+            """Returns the generation records of the calls that named themselves so. Scope: chat."""
+            caller = authorize(request, "chat")
+            return {"records": self._capture.kept_records.get(caller.key_hash, name)}
+
         @app.get("/v1/models")
         async def models(request: Request) -> dict[str, Any]:
             authorize(request, "chat")

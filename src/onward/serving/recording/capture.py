@@ -18,6 +18,7 @@ from onward.clock import Clock
 from onward.config import CaptureSettings
 from onward.errors import OnwardError
 from onward.http.app import Caller, HttpError
+from onward.ids import check_id
 from onward.serving.metrics import GatewayMetrics
 from onward.serving.protocol import openai
 from onward.serving.recording.conversations import (
@@ -28,6 +29,8 @@ from onward.serving.recording.conversations import (
     links_of,
     seed_of,
 )
+from onward.serving.recording.kept_records import HEADER as RECORDS_HEADER
+from onward.serving.recording.kept_records import KeptRecords
 from onward.serving.recording.recording import Recording
 from onward.serving.recording.session_closer import SessionCloser
 from onward.serving.recording.trajectory import UNPARSABLE, Closed, agent_of, trajectory, unshaped
@@ -58,6 +61,8 @@ class CapturedCall:
     chat: openai.ChatRequest
     links: list[bytes]
     asked_at: Any
+    records: tuple[str, str] | None = None
+    """Key hash and name under which the client will fetch the generation record."""
 
     @property
     def trajectory_id(self) -> str | None:
@@ -90,6 +95,7 @@ class Capture:
         self._opt_out = OptOut.parse(settings.opt_out)
         self._off = {key.lower() for key in settings.off_keys}
         self._engine = engine
+        self.kept_records = KeptRecords(clock)
         self._open = Conversations()
         self._dirty: dict[str, Conversation] = {}
         self.closer = SessionCloser(self._open, self._end, self.writer, opt_out=self._opt_out, clock=clock)
@@ -117,11 +123,15 @@ class Capture:
         """Finds or begins the conversation of a request. ``provider``: the one that answers it; empty: the
         engine. Raises HttpError for a header it cannot read."""
         recorded = self._is_recorded(headers, caller)
+        name = headers.get(RECORDS_HEADER.lower())
+        records = (caller.key_hash, check_id(name, f"The header {RECORDS_HEADER}")) if name else None
         try:
-            return self._ask(caller, chat, session, recorded, provider)
+            asked = self._ask(caller, chat, session, recorded, provider)
         except Exception as error:
             self._failed("ask", error)
-            return self.uncaptured(chat, session)
+            asked = self.uncaptured(chat, session)
+        asked.records = records
+        return asked
 
     def begin_branches(self, asked: CapturedCall, count: int) -> list[CapturedCall]:
         """Begins a conversation for each further choice of a request. Each becomes a trajectory of its own,
@@ -154,6 +164,8 @@ class Capture:
     ) -> None:
         """Adds the client's answer and the model's whole text. ``cut``: the reason for a partial answer."""
         try:
+            if asked.records is not None and not self.is_opted_out(asked):
+                self.kept_records.add(*asked.records, answer, text)
             self._answered(asked, answer, text, cut)
         except Exception as error:
             self._failed("answer", error)

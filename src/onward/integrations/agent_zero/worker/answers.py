@@ -1,4 +1,4 @@
-"""Where each answer of Agent Zero was recorded, so that later feedback finds its trajectory and turn.
+"""The place where each answer of Agent Zero was recorded, for feedback that comes later.
 
 One SQLite file. It holds ids alone. An entry lives as long as a trajectory in the streams, 30 days.
 """
@@ -39,8 +39,7 @@ class Answers:
     def add(
         self, chat: str, places: Mapping[str, int], trajectory_id: str, session_id: str, at: float
     ) -> None:
-        """Notes the turns of a trajectory's messages. The trajectory itself is noted under an empty
-        message."""
+        """Notes the turns of a trajectory's messages, and the trajectory itself without a turn."""
         rows = [(chat, message, trajectory_id, turn, session_id, at) for message, turn in places.items()]
         rows.append((chat, f"task:{trajectory_id}", trajectory_id, None, session_id, at))  # type: ignore[arg-type]
         self._file.executemany("INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?, ?, ?)", rows)

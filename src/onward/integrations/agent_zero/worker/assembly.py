@@ -15,7 +15,7 @@ from typing import Any, get_args
 from onward.capture.conversations import exchange, turns
 from onward.clock import utc_text
 from onward.contracts.trajectory import SubordinateProfile
-from onward.integrations.agent_zero.worker import action
+from onward.integrations.agent_zero.worker import action, sampled
 
 Event = Mapping[str, Any]
 STATUS = {"success": "completed_successfully", "error": "failed", "aborted": "abandoned"}
@@ -28,17 +28,28 @@ class Assembly:
 
     def __init__(self, opened: Event) -> None:
         self.opened = opened
-        self.turns: list[Event] = []
+        self._turns: dict[int, Event] = {}
+
+    @property
+    def turns(self) -> list[Event]:
+        return [self._turns[number] for number in sorted(self._turns)]
+
+    def add(self, turn: Event) -> None:
+        """Adds a turn, in place of an earlier state of it."""
+        self._turns[int(turn["n"])] = turn
 
     def document(self, closed: Event, facts: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, int]]:
         """Returns the trajectory, and the turn of each of Agent Zero's messages. ``facts``: ``agent_id``,
-        ``task_type``, ``host`` (its version), ``model`` (of the gateway)."""
+        ``task_type``, ``host`` (its version), ``model`` and ``records`` (of the gateway)."""
         opened = self.opened
         made: list[dict[str, Any]] = []
         places: dict[str, int] = {}
         before: Event = {}
+        records = list(facts.get("records") or ())
         for raw in self.turns or [_no_turn(opened)]:
             built = _turns(raw, before, len(made) + 1, closed)
+            if raw.get("gateway"):
+                sampled.add_record(built[0], records)
             for name in raw.get("messages", ()):
                 places[str(name)] = len(made) + 1
             made += built
@@ -55,6 +66,7 @@ class Assembly:
             "task_context": self._context(facts),
             "metadata": self._metadata(closed, facts),
         }
+        sampled.describe(document)
         if number > 0 and profile in PROFILES:
             document["subordinate_profile"] = profile
         return turns.plain(document), places

@@ -23,12 +23,18 @@ def fit(document: dict[str, Any], *, has_store: bool) -> int:
     if has_store:
         return left_out
     places = _places(document["turns"])
-    size = sum(cost for cost, *_ in places) + 2000 * 2
-    for cost, holder, name in sorted(places, key=lambda place: -place[0]):
-        if size <= LIMIT or cost <= _SMALL:
+    size = sum(size for size, *_ in places) + 4000
+    records = sum(cost(turn["action"].get("sampling")) for turn in document["turns"])
+    if size + records > LIMIT:  # texts that are left out must not stay in the tokens
+        for turn in document["turns"]:
+            turn["action"].pop("sampling", None)
+        if records:
+            document["metadata"]["records_left_out"] = True
+    for part, holder, name in sorted(places, key=lambda place: -place[0]):
+        if size <= LIMIT or part <= _SMALL:
             break
         holder[name] = NOTE if isinstance(holder[name], str) else {"left_out": NOTE}
-        size -= cost - len(NOTE)
+        size -= part - len(NOTE)
         left_out += 1
     if left_out:
         document["metadata"]["texts_left_out"] = left_out
@@ -72,4 +78,6 @@ def cost(value: Any) -> int:
         return sum(len(str(key)) + 6 + cost(one) for key, one in value.items())
     if isinstance(value, list):
         return sum(map(cost, value)) + 2
-    return 12
+    if isinstance(value, float):
+        return 22
+    return 8 if value is not None else 0

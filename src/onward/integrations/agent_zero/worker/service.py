@@ -1,7 +1,7 @@
 """``Worker``: takes the events of the plugin in order and confirms each task when it is on disk.
 
 A task that cannot be stored at present, for example because the disk is full, is tried again until it can,
-and is not confirmed before. Agent Zero keeps its events meanwhile, and gives them to the next worker if this
+and is not confirmed before. Agent Zero stores its events meanwhile, and gives them to the next worker if this
 one dies: a task that was stored already is stored once, since its id is the same.
 """
 
@@ -18,6 +18,7 @@ from onward.capture.recorder import Recorder
 from onward.capture.recorder.preparation import agents_redactor
 from onward.errors import ConflictError, ContractError, OnwardError, RedactionError
 from onward.integrations.agent_zero import signals
+from onward.integrations.agent_zero.worker import sampled
 from onward.integrations.agent_zero.worker.answers import Answers, Place
 from onward.integrations.agent_zero.worker.assembly import HOST_ENDED, Assembly
 from onward.integrations.agent_zero.worker.fitting import fit
@@ -59,7 +60,7 @@ class Worker:
                 if not event.get("parent") and self._watch is not None:
                     self._watch.look()
             elif operation == "turn" and event["t"] in self._open:
-                self._open[event["t"]].turns.append(event)
+                self._open[event["t"]].add(event)
             elif operation == "drop":
                 self._open.pop(event["t"], None)
             elif operation == "close":
@@ -143,7 +144,7 @@ class Worker:
             self._done(event, "failed")
             return
         recorder = self._recorder_now()
-        document, places = assembly.document(event, self._facts())
+        document, places = assembly.document(event, {**self._facts(), "records": self._records(assembly)})
         fit(document, has_store=bool(self._settings.get("objects")))
         before = recorder.stats()
         result = "recorded"
@@ -201,6 +202,13 @@ class Worker:
 
     def _place(self, event: Event) -> Place | None:
         return self._answers.find(str(event["chat"]), str(event.get("message") or ""))
+
+    def _records(self, assembly: Assembly) -> list[dict[str, Any]]:
+        """Fetches the gateway's records of a task whose model was asked there."""
+        url = str(self._settings.get("gateway_url") or "")
+        if not url or not any(turn.get("gateway") for turn in assembly.turns):
+            return []
+        return sampled.fetch(url, self._secrets.named_value(KEY), str(assembly.opened["t"]))
 
     def _facts(self) -> dict[str, Any]:
         model = self._watch.model["id"] if self._watch is not None else None

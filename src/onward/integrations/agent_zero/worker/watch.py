@@ -1,4 +1,4 @@
-"""What the worker does beside recording: delivers votes, hears which model is deployed, asks the gateway.
+"""The worker's tasks beside recording: it delivers votes, hears which model is deployed, asks the gateway.
 
 It has a thread with an event loop of its own. Nothing here delays a task: NATS and the gateway may be away.
 """
@@ -174,7 +174,7 @@ class Watch:
                 await self._pause()
 
     async def _pause(self) -> None:
-        """Waits until somebody asks for a look, but at least a second and at most a minute."""
+        """Waits for a request to look: at least a second, at most a minute."""
         await self._clock.sleep(1.0)
         try:
             await asyncio.wait_for(self._look.wait(), LOOK_SECONDS)

@@ -24,7 +24,7 @@ class Breaker:
         self.calls = 0
         self.errors = 0
         self.reason = ""
-        """Why recording ended; empty while it goes on."""
+        """Reason that recording ended; empty while it goes on."""
         self.last_error = ""
         self._times: deque[float] = deque(maxlen=WINDOW)
         self._sum = 0.0
@@ -47,7 +47,7 @@ class Breaker:
             )
 
     def note_error(self, error: BaseException, place: str) -> None:
-        """Counts an error of ours. Only its class is stored: its text may repeat what the agent said."""
+        """Counts an error of ours. Only its class is stored: its text may repeat the agent's words."""
         self.errors += 1
         self.last_error = f"{type(error).__name__} in {place}"
         if self.errors >= LIMIT_ERRORS:

@@ -1,7 +1,8 @@
 """A task in progress, and its turns, in the plain values that go to the worker.
 
 A turn is one call of the language model with what was new in its prompt, its answer, the tools that the
-answer called, and the warnings and errors that followed. It goes to the worker when the next one begins.
+answer called, and the warnings and errors that followed. It goes to the worker when a tool begins, and when
+the next turn begins.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ OMITTED = "[left out: the task is larger than max_trajectory_mb]"
 
 
 def here() -> object:
-    """Returns the coroutine's task, or the thread, that runs now: parallel tools are told apart by it."""
+    """Returns the coroutine's task, or the thread, that runs now: it distinguishes parallel tools."""
     try:
         return asyncio.current_task() or threading.get_ident()
     except RuntimeError:
@@ -76,7 +77,8 @@ class TurnDraft:
 
     def document(self) -> dict[str, Any]:
         calls = [call.document() for call in self.calls]
-        return {"n": self.number, "at": self.at, "new": self.new, "calls": calls, **self.values}
+        values = {name: list(one) if isinstance(one, list) else one for name, one in self.values.items()}
+        return {"n": self.number, "at": self.at, "new": self.new, "calls": calls, **values}
 
 
 @dataclass

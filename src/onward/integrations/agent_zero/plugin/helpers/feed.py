@@ -9,7 +9,6 @@ Memory is bounded: above ``LIMIT`` bytes no new task is taken, and it is counted
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections import deque
@@ -17,6 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .child import Child
+from .lines import line
 from .settings import Settings
 
 LIMIT = 64 << 20
@@ -50,8 +50,8 @@ class Feed:
         self._stopping = False
         self._child: Child | None = None
         self._given: dict[str, Any] = {}
-        self._kept: dict[str, list[bytes]] = {}
-        """Task or vote → the lines that the worker has not confirmed."""
+        self._kept: dict[str, dict[str, bytes]] = {}
+        """Task or vote → the lines that the worker has not confirmed, by the part that each is about."""
         self._size = 0
         self._skipped: dict[str, str] = {}
         """Task that is not recorded → the reason."""
@@ -142,7 +142,8 @@ class Feed:
             self._write({"op": "drop", "t": task})
             self.counts["opted_out"] += 1
             return
-        self._keep(task or event.get("id", ""), self._write(event))
+        part = f"{operation}{event.get('n', '')}"
+        self._keep(task or event.get("id", ""), part, self._write(event))
 
     def _admits(self, event: dict[str, Any], agent: Any) -> bool:
         """Decides whether a task is recorded, and adds what the settings know about it."""
@@ -172,17 +173,19 @@ class Feed:
         self.counts[name] += 1
 
     def _write(self, event: dict[str, Any]) -> bytes:
-        line = json.dumps(event, ensure_ascii=True, default=str, separators=(",", ":")).encode() + b"\n"
+        written = line(event)
         if self._child is not None:
-            self._child.write(line)
-        return line
+            self._child.write(written)
+        return written
 
-    def _keep(self, name: str, line: bytes) -> None:
-        self._kept.setdefault(name, []).append(line)
-        self._size += len(line)
+    def _keep(self, name: str, part: str, written: bytes) -> None:
+        """Stores a line in place of an earlier one about the same turn."""
+        parts = self._kept.setdefault(name, {})
+        self._size += len(written) - len(parts.get(part, b""))
+        parts[part] = written
 
     def _forget(self, name: str) -> None:
-        self._size -= sum(map(len, self._kept.pop(name, ())))
+        self._size -= sum(map(len, self._kept.pop(name, {}).values()))
 
     def _hear(self) -> None:
         while self._heard:
@@ -208,27 +211,29 @@ class Feed:
 
     def _keep_alive(self) -> None:
         now = time.monotonic()
-        if self._child is not None and self._child.is_running:
-            if now - self._looked > LOOK_SECONDS:
-                self._looked = now
-                if self.settings.of_worker() != self._given:
-                    self._child.end(5.0)
+        is_running = self._child is not None and self._child.is_running
+        if self._stopping or now < (self._looked + LOOK_SECONDS if is_running else self._next_start):
             return
-        if now < self._next_start or self._stopping:
+        self._looked, self._next_start = now, now + self._pause
+        try:
+            given = self.settings.of_worker()
+        except Exception as error:
+            self.reason = f"the settings could not be read: {type(error).__name__}"
             return
-        self._next_start = now + self._pause
-        self._looked = now
-        self._given = self.settings.of_worker()
+        if self._child is not None and is_running:
+            if given != self._given:
+                self._child.end(5.0)
+            return
+        self._given = given
         host = self.settings.host
         try:
-            self._child = Child(self._given["python"], host.root, host.data, self._on_heard)
+            self._child = Child(given["python"], host.root, host.data, self._on_heard)
         except OSError as error:
-            self.reason = f"the worker cannot be started with {self._given['python'] or 'this Python'}: {error.strerror}"
+            python = given["python"] or "this Python"
+            self.reason = f"the worker cannot be started with {python}: {error.strerror}"
             self._pause = min(PAUSES[1], 2 * self._pause)
             return
-        self._child.write(
-            json.dumps({"op": "settings", "host": host.version(), **self._given}).encode() + b"\n"
-        )
-        for lines in list(self._kept.values()):
-            for line in lines:
-                self._child.write(line)
+        self._child.write(line({"op": "settings", "host": host.version(), **self._given}))
+        for parts in list(self._kept.values()):
+            for written in parts.values():
+                self._child.write(written)

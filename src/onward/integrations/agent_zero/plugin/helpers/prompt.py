@@ -1,4 +1,4 @@
-"""What is new in a prompt since the previous call of the same agent.
+"""Finds the new part of a prompt since the previous call of the same agent.
 
 Agent Zero rebuilds the whole prompt for each call, from a history that it also compresses in place. Its last
 message of the user carries extras (date, memories) that are gone in the next call. So a prompt continues the
@@ -45,6 +45,8 @@ def new_lines(before: list[Line], now: list[Line]) -> tuple[list[Line], bool]:
     rest = first_now[last + 1 :]
     if rest and rest[0][0] == "assistant":
         rest = rest[1:]
+        if not _is_part(first_now[last], first_before[last]):
+            rest = [first_now[last], *rest]
     elif not rest and first_now[last] != first_before[last]:
         rest = [first_now[last]]
     return [*changed, *rest], False
@@ -60,6 +62,13 @@ def _continues(before: Line, now: Line) -> bool:
     if isinstance(old, str) and isinstance(new, str):
         return _same_beginning(old, new)
     return isinstance(old, list) and isinstance(new, list) and bool(new) and old[:1] == new[:1]
+
+
+def _is_part(now: Line, before: Line) -> bool:
+    """Returns whether the model has seen all of a message before."""
+    if isinstance(now[1], str) and isinstance(before[1], str):
+        return before[1].startswith(now[1])
+    return now == before
 
 
 def _same_beginning(old: str, new: str) -> bool:

@@ -60,7 +60,7 @@ class Recording:
     def start(self, agent: Any) -> None:
         """A run of ``monologue`` begins."""
         context = agent.context
-        if self.paused or _kind(context) == BACKGROUND and not _parent_context(context):
+        if self.paused or (_kind(context) == BACKGROUND and not _parent_context(context)):
             return
         self._end(self._drafts.get(id(agent)), "aborted", error="begun again before its end")
         message = _trigger(agent)
@@ -174,6 +174,7 @@ class Recording:
         draft = self._draft_for_tool(agent)
         if draft is not None and draft.turn is not None:
             draft.turn.calls.append(Call(str(tool), draft.fits(copied(args)), here()))
+            self._send_turn(draft, draft.turn)  # it may be the last that is heard of this task
 
     def tool_ends(self, agent: Any, tool: str, response: Any) -> None:
         draft = self._draft_for_tool(agent)
@@ -250,7 +251,11 @@ class Recording:
         """Sends the present turn."""
         turn, draft.turn = draft.turn, None
         if turn is not None:
-            self._send({"op": "turn", "t": draft.trajectory_id, **turn.document()}, None)
+            self._send_turn(draft, turn)
+
+    def _send_turn(self, draft: Draft, turn: TurnDraft) -> None:
+        """Sends a turn as it is now; a later one of the same number takes its place."""
+        self._send({"op": "turn", "t": draft.trajectory_id, **turn.document()}, None)
 
     def _new_id(self, *parts: Any) -> str:
         base = "\x1f".join(map(str, parts))
@@ -295,12 +300,14 @@ class Recording:
         return bool(self.gateway_url and isinstance(base, str) and base.startswith(self.gateway_url))
 
     def _name_session(self, model: Any, draft: Draft) -> None:
-        """Asks our gateway to count the call for this task, and not to record it a second time."""
+        """Asks our gateway to count the call for this task, not to record it a second time, and to keep the
+        record of its tokens until the worker fetches it."""
         options = model.kwargs
         options["extra_headers"] = {
             **(options.get("extra_headers") or {}),
             "Onward-Session": session_of(draft.root_id),
             "Onward-Capture": "off",
+            "Onward-Records": draft.trajectory_id,
         }
 
 

@@ -72,7 +72,7 @@ class Runtime:
         source: str = "webui",
         feedback_id: str | None = None,
     ) -> dict[str, Any]:
-        """Queues what a user said or did about an answer. The worker finds the trajectory and the turn."""
+        """Queues a user's statement or action about an answer. The worker finds trajectory and turn."""
         if not signal or not context_id:
             return {"ok": False, "error": "Feedback needs a signal and the chat that it is about."}
         if value is not None and not 0 <= value <= 1:

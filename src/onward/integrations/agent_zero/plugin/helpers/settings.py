@@ -1,7 +1,8 @@
 """The settings of the plugin, read outside of the hooks, and the switches that the user sets in the page.
 
-Agent Zero reads a file for each look at its settings, so they are cached for ``SECONDS`` by project and
-profile. Settings that cannot be read mean that nothing is recorded: the project may have opted out.
+Agent Zero reads a file for each look at its settings, so they are cached for ``SECONDS``, by project and
+profile.
+Settings that cannot be read mean that nothing is recorded: the project may have opted out.
 """
 
 from __future__ import annotations
@@ -23,10 +24,14 @@ GLOBAL = ("nats_url", "gateway_url", "agent_id", "task_type", "objects", "outbox
 
 @dataclass
 class Host:
-    """What is asked of Agent Zero's own modules. Tests replace it."""
+    """Questions to Agent Zero's own modules. Tests replace it."""
 
-    root: Path = field(default_factory=Path.cwd)
     plugin: Path = field(default_factory=lambda: Path(__file__).resolve().parent.parent)
+
+    @property
+    def root(self) -> Path:
+        """The folder of Agent Zero: the plugin lies in ``usr/plugins/onward``."""
+        return self.plugin.parent.parent.parent
 
     @property
     def data(self) -> Path:

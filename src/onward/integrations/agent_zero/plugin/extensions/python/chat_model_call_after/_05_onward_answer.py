@@ -1,5 +1,6 @@
 """The language model has answered."""
 
+import logging
 from typing import Any
 
 from helpers.extension import Extension
@@ -11,5 +12,5 @@ class OnwardAnswer(Extension):
             from usr.plugins.onward.helpers.runtime import get
 
             get().hook("answer", self.agent, call_data, response, reasoning)
-        except Exception:  # the agent must not notice
-            pass
+        except Exception as error:  # the agent must not notice
+            logging.getLogger("onward").debug("a hook did nothing: %s", type(error).__name__)

@@ -1,5 +1,6 @@
 """Once a minute: the feeding thread is started again if it is gone."""
 
+import logging
 from typing import Any
 
 from helpers.extension import Extension
@@ -11,5 +12,5 @@ class OnwardHealth(Extension):
             from usr.plugins.onward.helpers.runtime import get
 
             get().tick()
-        except Exception:  # the agent must not notice
-            pass
+        except Exception as error:  # the agent must not notice
+            logging.getLogger("onward").debug("a hook did nothing: %s", type(error).__name__)

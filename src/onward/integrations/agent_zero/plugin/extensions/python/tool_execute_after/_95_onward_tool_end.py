@@ -1,5 +1,6 @@
 """A tool has answered. This file sorts after the one that masks secrets."""
 
+import logging
 from typing import Any
 
 from helpers.extension import Extension
@@ -11,5 +12,5 @@ class OnwardToolEnd(Extension):
             from usr.plugins.onward.helpers.runtime import get
 
             get().hook("tool_ends", self.agent, tool_name, response)
-        except Exception:  # the agent must not notice
-            pass
+        except Exception as error:  # the agent must not notice
+            logging.getLogger("onward").debug("a hook did nothing: %s", type(error).__name__)

@@ -1,5 +1,6 @@
 """An exception in the agent's loop, which stays as it is."""
 
+import logging
 from typing import Any
 
 from helpers.extension import Extension
@@ -14,5 +15,5 @@ class OnwardError(Extension):
             place = given.get("location", args[1] if len(args) > 1 else "")
             error = given.get("exception", args[2] if len(args) > 2 else None)
             get().hook("error", args[0], place, error)
-        except Exception:  # the agent must not notice
-            pass
+        except Exception as error:  # the agent must not notice
+            logging.getLogger("onward").debug("a hook did nothing: %s", type(error).__name__)

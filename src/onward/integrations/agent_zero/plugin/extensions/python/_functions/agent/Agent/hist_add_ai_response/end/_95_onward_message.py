@@ -1,5 +1,6 @@
 """An answer of the model entered the history, under the id by which the page knows it."""
 
+import logging
 from typing import Any
 
 from helpers.extension import Extension
@@ -13,5 +14,5 @@ class OnwardMessage(Extension):
             args, given = data["args"], data["kwargs"]
             text = given.get("message", args[1] if len(args) > 1 else "")
             get().hook("message_of_agent", args[0], text, data.get("result"))
-        except Exception:  # the agent must not notice
-            pass
+        except Exception as error:  # the agent must not notice
+            logging.getLogger("onward").debug("a hook did nothing: %s", type(error).__name__)

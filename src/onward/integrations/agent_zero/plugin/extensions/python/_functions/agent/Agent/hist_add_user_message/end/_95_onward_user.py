@@ -1,5 +1,6 @@
 """The user wrote; while the agent works this is an intervention."""
 
+import logging
 from typing import Any
 
 from helpers.extension import Extension
@@ -14,5 +15,5 @@ class OnwardUser(Extension):
             message = given.get("message", args[1] if len(args) > 1 else None)
             intervention = bool(given.get("intervention", args[2] if len(args) > 2 else False))
             get().hook("user_message", args[0], message, intervention)
-        except Exception:  # the agent must not notice
-            pass
+        except Exception as error:  # the agent must not notice
+            logging.getLogger("onward").debug("a hook did nothing: %s", type(error).__name__)

@@ -1,5 +1,6 @@
 """Agent Zero warned its model."""
 
+import logging
 from typing import Any
 
 from helpers.extension import Extension
@@ -12,5 +13,5 @@ class OnwardWarning(Extension):
 
             args, given = data["args"], data["kwargs"]
             get().hook("warning", args[0], given.get("message", args[1] if len(args) > 1 else ""))
-        except Exception:  # the agent must not notice
-            pass
+        except Exception as error:  # the agent must not notice
+            logging.getLogger("onward").debug("a hook did nothing: %s", type(error).__name__)

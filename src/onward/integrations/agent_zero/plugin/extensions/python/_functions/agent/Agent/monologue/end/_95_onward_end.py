@@ -1,5 +1,6 @@
 """A task ends with its final text, or with an exception, which stays as it is."""
 
+import logging
 from typing import Any
 
 from helpers.extension import Extension
@@ -11,5 +12,5 @@ class OnwardEnd(Extension):
             from usr.plugins.onward.helpers.runtime import get
 
             get().hook("end", data["args"][0], data.get("result"), data.get("exception"))
-        except Exception:  # the agent must not notice
-            pass
+        except Exception as error:  # the agent must not notice
+            logging.getLogger("onward").debug("a hook did nothing: %s", type(error).__name__)

@@ -1,5 +1,6 @@
 """A task of the main agent, or of a subordinate, begins."""
 
+import logging
 from typing import Any
 
 from helpers.extension import Extension
@@ -11,5 +12,5 @@ class OnwardStart(Extension):
             from usr.plugins.onward.helpers.runtime import get
 
             get().hook("start", data["args"][0])
-        except Exception:  # the agent must not notice
-            pass
+        except Exception as error:  # the agent must not notice
+            logging.getLogger("onward").debug("a hook did nothing: %s", type(error).__name__)

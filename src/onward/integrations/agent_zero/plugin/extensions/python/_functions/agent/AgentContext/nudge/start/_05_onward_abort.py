@@ -1,5 +1,6 @@
 """The user stops, resets, nudges or removes a chat."""
 
+import logging
 from typing import Any
 
 from helpers.extension import Extension
@@ -12,5 +13,5 @@ class OnwardAbort(Extension):
 
             args, given = data["args"], data["kwargs"]
             get().hook("abort", args[0] if args else given.get("id", ""), "nudge")
-        except Exception:  # the agent must not notice
-            pass
+        except Exception as error:  # the agent must not notice
+            logging.getLogger("onward").debug("a hook did nothing: %s", type(error).__name__)
