@@ -167,8 +167,10 @@ class Worker:
         self._done(event, result)
 
     def _feedback(self, event: Event) -> None:
-        link = event.get("link")
-        if isinstance(link, Mapping) and link.get("trajectory_id") in self._open:
+        if event["said"].get("kind") == "implicit" and self._settings.get("implicit") == "no":
+            self._done(event, "opted_out")
+            return
+        if self._is_of_open_task(event):
             self._later.append((time.monotonic() + RETRY_SECONDS, event))  # its task is about to end
             return
         place = self._place(event)
@@ -199,6 +201,15 @@ class Worker:
             self._done(event, "failed")
             return
         self._done(event, "feedback" if taken else "opted_out")
+
+    def _is_of_open_task(self, event: Event) -> bool:
+        """Checks whether feedback is about a task in progress. What names no answer is about the one that
+        runs in its chat."""
+        link = event.get("link")
+        if isinstance(link, Mapping):
+            return link.get("trajectory_id") in self._open
+        chats = {str(one.opened["chat"]) for one in self._open.values()}
+        return not event.get("message") and str(event["chat"]) in chats
 
     def _place(self, event: Event) -> Place | None:
         return self._answers.find(str(event["chat"]), str(event.get("message") or ""))

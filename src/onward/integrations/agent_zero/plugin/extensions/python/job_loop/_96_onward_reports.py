@@ -20,7 +20,7 @@ class OnwardReports(Extension):
             kept = sys.modules.get("_onward_agent_zero")
             after = getattr(kept, "reports_shown", 0)
             reports = found.reports(after)
-            if reports:
+            if reports and found.host.config(None).get("show_reports", True):
                 kept.reports_shown = onward_reports.show(reports, list(AgentContext.all()), _notify)
         except Exception:
             pass  # the host's jobs go on
