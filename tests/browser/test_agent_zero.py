@@ -320,6 +320,27 @@ async def test_the_status_page_shows_the_state_and_its_switches_work_by_keyboard
     assert host.runtime.opted == {"private"}
 
 
+async def test_a_person_approves_a_step_of_a_profile_on_the_page(page: Page, host: Host) -> None:
+    from usr.plugins.onward.helpers import onward_approvals  # type: ignore
+
+    deploy = {"model_id": "v2.4", "checkpoint_path": "s3://models/job-1"}
+    start = {"action": "start", "model_id": "v2.3"}
+    for tool, given in (("deploy_to_tensorzero", deploy), ("release", start)):
+        assert onward_approvals.gate(tool, given, None, "release") is not None
+    await page.goto(host.url)
+    await page.wait_for_function("globalThis.ready")
+    await page.goto(f"{host.url}/plugins/onward/webui/main.html")
+    steps = page.get_by_role("list", name="Steps that wait for your approval")
+    await expect(steps.get_by_role("listitem")).to_have_count(2)
+    await steps.get_by_role("button", name="Approve deploy_to_tensorzero").click()
+    await expect(steps.get_by_role("listitem")).to_have_count(1)
+    await steps.get_by_role("button", name="Refuse release").click()
+    await expect(steps).to_have_text("None.")
+    assert onward_approvals.gate("deploy_to_tensorzero", deploy, None, "release") is None
+    refused = onward_approvals.gate("release", start, None, "release")
+    assert refused is not None and "refused" in refused
+
+
 async def test_the_host_refuses_a_vote_without_login_token_or_key(host: Host) -> None:
     vote = {"context": "chat0001", "message_id": "answer-1", "signal": "thumbs_up"}
     async with httpx.AsyncClient(base_url=host.url) as client:

@@ -126,19 +126,19 @@ while not done:
 def _lines(value: Mapping[str, Any], indent: str) -> Iterator[str]:
     for name, one in value.items():
         if isinstance(one, Mapping) and one:
-            yield f"{indent}{name}:"
+            yield f"{indent}{_scalar(name)}:"
             yield from _lines(one, indent + "  ")
         elif isinstance(one, list) and one and all(isinstance(item, Mapping) for item in one):
-            yield f"{indent}{name}:"
+            yield f"{indent}{_scalar(name)}:"
             for item in one:
                 first, *rest = _lines(item, indent + "    ")
                 yield f"{indent}  - {first.strip()}"
                 yield from rest
         elif isinstance(one, str) and "\n" in one:
-            yield f"{indent}{name}: |"
+            yield f"{indent}{_scalar(name)}: |"
             yield from (f"{indent}  {line}".rstrip() for line in one.rstrip("\n").split("\n"))
         else:
-            yield f"{indent}{name}: {_scalar(one)}"
+            yield f"{indent}{_scalar(name)}: {_scalar(one)}"
 
 
 def _scalar(value: Any) -> str:
@@ -147,4 +147,6 @@ def _scalar(value: Any) -> str:
         return value if plain else json.dumps(value, ensure_ascii=False)
     if isinstance(value, float) and "." not in (text := repr(value)) and "e" in text:
         return text.replace("e", ".0e")  # without a point, YAML 1.1 reads 1e-05 as text
-    return json.dumps(list(value) if isinstance(value, tuple) else value)
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_scalar, value))}]"
+    return json.dumps(value)

@@ -19,7 +19,11 @@ from onward.errors import ControlError
 def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A short run that counts as solved, and one that starts from its weights in another environment."""
     folder = tmp_path_factory.mktemp("runs")
-    short: dict[str, Any] = {"timesteps": 512, "eval_episodes": 2, "settings": {"num_envs": 4, "n_steps": 32}}
+    short: dict[str, Any] = {
+        "timesteps": 8000,
+        "eval_episodes": 2,
+        "settings": {"num_envs": 4, "n_steps": 32},
+    }
     first = control.train("CartPole-v1", "ppo", folder=folder / "a", threshold=9.0, **short)
     second = control.train(
         "CartPole-v1", start=first.folder, folder=folder / "b", timesteps=256, eval_episodes=2,
@@ -72,12 +76,13 @@ def test_another_library_reads_the_same_document(runs: tuple[Path, Path]) -> Non
 
 def test_texts_numbers_and_lists_survive_yaml() -> None:
     document = {
-        "plain": "PPO with rnd", "reserved": ["yes", "null", "3"], "odd": ["a: b", "#x", "- y", " z", "", "é\u2028"],
-        "numbers": [1e-05, 3e-4, 1e20, -0.5, 7], "empty": {}, "none": None, "true": True,
+        "plain": "PPO with rnd", "reserved": ["yes", "null", "3"], 
+        "odd": ["a: b", "#x", "- y", " z", "", "é\u2028"],
+        "numbers": [1e-05, 3e-4, 1e20, -0.5, 7], "empty": {}, "none": None, "yes": True,
         "list": [{"a": 1, "b": {"c": [1, 2]}}, {"a": "x\ty"}], "block": "one\n  two\n\nthree\n",
     }  # fmt: skip
     read = yaml.safe_load(yaml_text(document))
-    assert read == {**document, True: True} or read == document
+    assert read == document
     assert all(isinstance(one, float) for one in read["numbers"][:4]) and math.isclose(
         read["numbers"][0], 1e-5
     )

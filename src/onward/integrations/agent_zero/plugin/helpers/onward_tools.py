@@ -52,11 +52,12 @@ class Server:
             "clientInfo": {"name": "agent-zero", "version": "1"},
         }
         try:
-            self._ask("initialize", about, START_SECONDS)
-        except RuntimeError:
+            if "result" not in self._ask("initialize", about, START_SECONDS):
+                raise RuntimeError("it ended at its start: has Onward the extra mcp?")
+            self._write({"jsonrpc": "2.0", "method": "notifications/initialized"})
+        except (RuntimeError, OSError):
             self.close()
             raise
-        self._write({"jsonrpc": "2.0", "method": "notifications/initialized"})
 
     @property
     def is_running(self) -> bool:
