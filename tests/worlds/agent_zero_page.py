@@ -29,10 +29,10 @@ FUNCTIONS = (
 """Functions of the host with implicit extension points (facts, C2)."""
 POINTS = (
     "agent_init", "user_message_ui", "monologue_start", "monologue_end", "message_loop_start",
-    "message_loop_end", "message_loop_prompts_before", "message_loop_prompts_after",
-    "system_prompt", "before_main_llm_call", "chat_model_call_before", "chat_model_call_after", "hist_add_before", "hist_add_tool_result",
-    "tool_execute_before", "tool_execute_after", "process_chain_end", "job_loop", "startup_migration",
-    "set_messages_after_loop", "json_api_call_after",
+    "message_loop_end", "message_loop_prompts_before", "message_loop_prompts_after", "system_prompt",
+    "before_main_llm_call", "chat_model_call_before", "chat_model_call_after", "hist_add_before",
+    "hist_add_tool_result", "tool_execute_before", "tool_execute_after", "process_chain_end", "job_loop",
+    "startup_migration", "set_messages_after_loop", "json_api_call_after",
     "sidebar-quick-actions-main-start",
 )  # fmt: skip
 """Named extension points of the host (facts, C1 to C4)."""

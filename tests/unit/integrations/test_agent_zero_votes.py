@@ -20,8 +20,8 @@ PLACE = {"context": "chat0001", "message_id": "m-1"}
 
 def test_a_vote_becomes_arguments_of_the_runtime() -> None:
     assert onward_votes.read_vote({**PLACE, "signal": "rating", "stars": 3, "comment": " ok "}) == {
-        "context_id": "chat0001", "message_id": "m-1", "signal": "rating", "kind": "explicit", "source": "webui",
-        "value": 0.6, "comment": "ok", "feedback_id": None,
+        "context_id": "chat0001", "message_id": "m-1", "signal": "rating", "kind": "explicit",
+        "source": "webui", "value": 0.6, "comment": "ok", "feedback_id": None,
     }  # fmt: skip
     assert onward_votes.read_vote({**PLACE, "signal": "withdrawn"})["value"] is None
 

@@ -2,8 +2,8 @@
 
 The phrases are of a dozen languages. They refer to finished work (``try again``, ``das ist falsch``). Words
 that a task may also contain (``wrong``, ``again``) count only at the beginning of a message and before a
-punctuation mark. All is one RE2 expression, so the time is linear. A false alarm costs an honest agent: add no
-words that a task may contain.
+punctuation mark. All is one RE2 expression, so the time is linear. A false alarm costs an honest agent: add
+no words that a task may contain.
 """
 
 from __future__ import annotations
