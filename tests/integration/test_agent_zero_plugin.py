@@ -249,6 +249,34 @@ async def test_a_worker_that_stands_still_does_not_hold_the_agent_up(host: Host)
     await everything_stored(host, 21)
 
 
+async def test_changed_settings_start_the_worker_anew_and_tasks_in_progress_go_on(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from usr.plugins.onward.helpers import feed  # type: ignore
+
+    monkeypatch.setattr(feed, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(feed, "PAUSES", (0.05, 0.2))
+    monkeypatch.setattr("usr.plugins.onward.helpers.settings.SECONDS", 0.1)
+
+    async def change(agent: Agent, args: dict[str, Any]) -> str:
+        before = host.runtime.feed.worker_pid
+        host.config["agent_id"] = "other"
+        await until(lambda: host.runtime.feed.worker_pid not in (None, before))
+        return "changed"
+
+    host.tools["change"] = change
+    answers = iter([say("response", text="done"), say("change"), say("response", text="done")])
+    host.model = lambda agent, lines: next(answers)
+    await host.ask("Before")
+    await everything_stored(host, 1)
+    await host.ask("During")
+    await everything_stored(host, 2)
+    first, second = recorded(data_of(host))
+    assert (first["agent_id"], second["agent_id"]) == ("agent-zero-main", "other-main")
+    assert second["metadata"]["outcome"] == {"status": "completed_successfully"}
+    assert [turn["result"]["output"] for turn in second["turns"]] == ["changed", "done"]
+
+
 async def test_above_the_limit_of_memory_new_tasks_are_dropped_and_counted(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:

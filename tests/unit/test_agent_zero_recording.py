@@ -410,6 +410,27 @@ async def test_a_task_that_ends_before_its_model_was_asked_has_one_turn(host: Ho
     assert document["turns"][0]["result"]["error"] == "RuntimeError: another plugin"
 
 
+async def test_a_task_that_ended_without_a_hook_is_abandoned_after_hours(
+    host: Host, seen: Collected, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def vanish(agent: Agent, args: dict[str, Any]) -> str:
+        agent.context.task.cancel()  # type: ignore[union-attr]  # as if its thread were killed
+        await asyncio.sleep(10)
+        return ""
+
+    host.tools["vanish"] = vanish
+    script(host, say("vanish"))
+    await host.ask("Go")
+    host.runtime.tick()
+    assert seen.documents() == [] and host.runtime.recording.in_progress == 1
+    from usr.plugins.onward.helpers import recording  # type: ignore
+
+    monkeypatch.setattr(recording, "SILENT_SECONDS", -1.0)
+    host.runtime.tick()
+    (document,) = seen.documents()
+    assert document["metadata"]["outcome"] == {"status": "abandoned"}
+
+
 async def test_a_task_above_its_limit_leaves_whole_values_out(host: Host, seen: Collected) -> None:
     host.runtime.recording.limit = 20_000
 

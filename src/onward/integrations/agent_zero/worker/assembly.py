@@ -45,7 +45,7 @@ class Assembly:
         made: list[dict[str, Any]] = []
         places: dict[str, int] = {}
         before: Event = {}
-        records = list(facts.get("records") or ())
+        records: list[dict[str, Any]] = list(facts.get("records") or [])
         for raw in self.turns or [_no_turn(opened)]:
             built = _turns(raw, before, len(made) + 1, closed)
             if raw.get("gateway"):

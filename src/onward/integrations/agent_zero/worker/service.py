@@ -67,6 +67,9 @@ class Worker:
                 self._close(event)
             elif operation == "feedback":
                 self._feedback(event)
+            elif operation == "leave":  # the next worker gets all that is not confirmed
+                self._open.clear()
+                self._later.clear()
         except (OnwardError, sqlite3.Error, OSError, TimeoutError) as error:
             self._try_later(event, error)
         except Exception as error:  # a defect of ours: this task is lost, and says so

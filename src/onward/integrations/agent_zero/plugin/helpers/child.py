@@ -14,6 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from .lines import line
+
 MODULE = "onward.integrations.agent_zero.worker"
 _LOG_BYTES = 4 << 20
 
@@ -63,6 +65,11 @@ class Child:
             return False
         return True
 
+    def leave(self, timeout: float) -> None:
+        """Ends the worker while the tasks go on: the next worker gets what this one has not confirmed."""
+        self.write(line({"op": "leave"}))
+        self.end(timeout)
+
     def end(self, timeout: float) -> None:
         """Closes the worker's input, after which it records what is open, and waits for its end."""
         try:
@@ -78,9 +85,9 @@ class Child:
     def _listen(self) -> None:
         pipe = self._process.stdout
         try:
-            for line in pipe or ():
+            for written in pipe or ():
                 try:
-                    told = json.loads(line)
+                    told = json.loads(written)
                 except ValueError:
                     continue
                 if isinstance(told, dict):

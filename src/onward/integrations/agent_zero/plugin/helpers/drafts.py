@@ -66,6 +66,8 @@ class TurnDraft:
     began: float = field(default_factory=time.monotonic)
     iteration: Any = None
     """Number of the round of the agent's loop."""
+    error: Any = None
+    """The latest exception."""
 
     def add(self, name: str, value: Any) -> None:
         self.values.setdefault(name, []).append(value)
@@ -94,7 +96,7 @@ class Draft:
     turn: TurnDraft | None = None
     turns: int = 0
     size: int = 0
-    message_ids: list[str] = field(default_factory=list)
+    touched: float = field(default_factory=time.monotonic)
 
     def fits(self, value: Any) -> Any:
         """Returns ``value``, or a note if the task has become too large. Whole values alone are left out: a

@@ -222,7 +222,7 @@ class Feed:
             return
         if self._child is not None and is_running:
             if given != self._given:
-                self._child.end(5.0)
+                self._child.leave(5.0)
             return
         self._given = given
         host = self.settings.host

@@ -27,7 +27,10 @@ NAMESPACE = uuid.UUID("6d2f0a0e-6a0c-5d27-9f53-4f1ad7a8a0c1")
 BACKGROUND = "background"
 INTERRUPTED = "interrupted: the user wrote while the tool ran"
 _REMEMBERED = 20_000
-_INTERVENTION = "InterventionException"
+_NO_ERRORS = ("InterventionException", "HandledException")
+"""An intervention of the user, and an exception that was handled, and noted, before."""
+SILENT_SECONDS = 6 * 3600.0
+"""A task without any event for so long was cancelled in a way that has no hook."""
 _DELEGATION = "call_subordinate"
 _KILLED = ("kill_process", "reset", "nudge", "remove")
 
@@ -107,6 +110,12 @@ class Recording:
         context_id = context if isinstance(context, str) else context.id
         for draft in [one for one in list(self._drafts.values()) if one.context_id == context_id]:
             self._end(draft, "aborted", error=f"stopped by the user ({how})", how=how)
+
+    def sweep(self) -> None:
+        """Ends the tasks that have been silent for too long."""
+        latest = time.monotonic() - SILENT_SECONDS
+        for draft in [one for one in list(self._drafts.values()) if one.touched < latest]:
+            self._end(draft, "aborted", error="no event of this task came for six hours")
 
     def drop_all(self) -> int:
         """Forgets all tasks in progress, for example because the user switched recording off."""
@@ -200,8 +209,11 @@ class Recording:
     def error(self, agent: Any, place: Any, error: Any) -> None:
         """An exception in the agent's loop. An intervention of the user is one, and no error."""
         draft = self._drafts.get(id(agent))
-        if draft is None or draft.turn is None or type(error).__name__ == _INTERVENTION:
+        if draft is None or draft.turn is None or type(error).__name__ in _NO_ERRORS:
             return
+        if draft.turn.error is error:  # it passes two places on its way out
+            return
+        draft.turn.error = error
         told = f"{type(error).__name__}: {error}"
         call = draft.turn.open_call(None, here())
         if call is not None:
@@ -255,6 +267,7 @@ class Recording:
 
     def _send_turn(self, draft: Draft, turn: TurnDraft) -> None:
         """Sends a turn as it is now; a later one of the same number takes its place."""
+        draft.touched = time.monotonic()
         self._send({"op": "turn", "t": draft.trajectory_id, **turn.document()}, None)
 
     def _new_id(self, *parts: Any) -> str:

@@ -57,8 +57,10 @@ class Runtime:
         self.breaker.note_error(error, place)
 
     def tick(self) -> None:
-        """Called once a minute by Agent Zero's own loop: starts the thread again if it is gone."""
+        """Called once a minute by Agent Zero's own loop: starts the thread again if it is gone, and ends the
+        tasks of which nothing was heard for hours."""
         self.feed.ensure()
+        self.recording.sweep()
 
     def feedback(
         self,
