@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import math
 import os
 import re
@@ -35,9 +36,9 @@ AGAINST = 0.35
 _STOP = frozenset(
     word
     for line in (
-        "a an the of to in on for and or is are be was were it its this that these those with by from as at if",
-        "not no so than then which what who how why when where do does did has have had i me my we you your he",
-        "she they them there here can will would should could may one any all each",
+        "a an the of to in on for and or is are be was were it its this that these those with by from as at",
+        "if not no so than then which what who how why when where do does did has have had i me my we",
+        "you your he she they them there here can will would should could may one any all each",
     )
     for word in line.split()
 )
@@ -69,7 +70,7 @@ class Bm25:
     def __init__(self, documents: list[list[str]]) -> None:
         self.counts = [Counter(document) for document in documents]
         self.lengths = [len(document) for document in documents]
-        self.mean = sum(self.lengths) / len(documents)
+        self.mean = sum(self.lengths) / len(documents) or 1.0
         found = Counter(term for counts in self.counts for term in counts)
         number = len(documents)
         self.idf = {term: math.log(1 + (number - n + 0.5) / (n + 0.5)) for term, n in found.items()}
@@ -126,14 +127,19 @@ def main() -> None:
     parser.add_argument("--base-url", help="an OpenAI-compatible server, with /v1")
     parser.add_argument("--model", default="current")
     parser.add_argument("--show", action="store_true", help="print the wrong choices")
+    parser.add_argument("--quick", action="store_true", help="every sixth request; the page stays as it is")
+    parser.add_argument("--json", type=Path, help="write every choice to this file")
     given = parser.parse_args()
-    cases = load_cases()
+    cases = load_cases()[:: 6 if given.quick else 1]
     runs = {"BM25 over the schemas' texts": scripted(cases)}
     if given.base_url:
         key = os.environ.get("OPENAI_API_KEY")
         runs[given.model] = asyncio.run(ask_all(cases, given.base_url, given.model, key))
-    RESULTS.write_text(page(runs, len(cases)))
-    print(RESULTS.read_text())
+    print(page(runs, len(cases)))
+    if not given.quick:
+        RESULTS.write_text(page(runs, len(cases)))
+    if given.json:
+        given.json.write_text(json.dumps(runs, indent=1, ensure_ascii=False))
     if given.show:
         for one in (one for found in runs.values() for one in found if not one["right"]):
             print(one["request"], "->", one["chosen"], "not", one["tools"])

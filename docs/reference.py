@@ -31,6 +31,7 @@ from onward.redaction.rule import LAYERS
 from onward.release.plan import TRANSITIONS as RELEASE_STATES
 from onward.serving.protocol.parameters import TABLES as PARAMETERS
 from onward.serving.protocol.parameters import Answered, Refused
+from onward.tools import TOOLS
 from onward.training.role.job_table import TRANSITIONS as JOB_STATES
 
 DOCS = Path(__file__).parent
@@ -232,6 +233,17 @@ def parameters_table(path: str) -> str:
     return table(("parameter", "what happens"), rows)
 
 
+def tools_table() -> str:
+    """Tools of an agent, with the scope and the arguments of each; those that must be given are bold."""
+    rows = []
+    for tool in TOOLS.values():
+        schema = tool.arguments.model_json_schema()
+        needed = schema.get("required", ())
+        names = [f"**{name}**" if name in needed else name for name in schema["properties"]]
+        rows.append((f"`{tool.name}`", tool.scope, ", ".join(names), f"{tool.summary}."))
+    return table(("tool", "scope", "arguments", "what it does"), rows)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "settings": settings_table,
     "variables": variables_table,
@@ -243,6 +255,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "nouns": nouns_table,
     "commands": commands_table,
     "renamed": renamed_table,
+    "tools": tools_table,
     "families": families_table,
     "chat": lambda: parameters_table("/v1/chat/completions"),
     "completions": lambda: parameters_table("/v1/completions"),

@@ -1,29 +1,23 @@
 """The admin API on the gateway's port, with the real releaser role: the published lines, as written."""
 
 import asyncio
-import dataclasses
 import json
-import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from admin_world import FIRST, STORE, admin_world, in_state, newest, serves
 from docs_blocks import ROOT
-from peft_folders import write_adapter, write_base
-from release_stream import RELEASE, publish_good_outcomes
-from release_world import FakeSuite
-from serving_world import World, eventually, make_adapter
+from release_stream import publish_good_outcomes
+from serving_world import World, eventually
 
 from onward.bus import Bus
 from onward.contracts.buckets import AdminRequest
-from onward.release import admin_requests, releaser
-from onward.release.record import ReleaseRecord, Releases
-from onward.release.releaser import install_initial
-from onward.training import checkpoints
+from onward.release import admin_requests
+from onward.release.record import ReleaseRecord
 
-STORE = "s3://pmoves-models/rl-checkpoints/"
 REGISTER = """
 curl -X POST http://tensorzero-gateway:3000/admin/models \\
   -H "Content-Type: application/json" \\
@@ -48,46 +42,13 @@ curl -X PUT http://tensorzero-gateway:3000/admin/traffic \\
 METRICS = "curl http://tensorzero-gateway:3000/admin/models/agent-zero-rl-v2.3/metrics"
 CURRENT = "curl http://tensorzero-gateway:3000/admin/models/current/metrics"
 HEALTH = "curl http://tensorzero-gateway:3000/health"
-NEW, FIRST = "agent-zero-rl-v2.3", "agent-zero-rl-v0"
+NEW = "agent-zero-rl-v2.3"
 
 
 @pytest.fixture
 async def admin(bus: Bus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
-    """A gateway and the releaser role; ``agent-zero-rl-v0`` serves, and the store has a checkpoint."""
-    monkeypatch.setattr(releaser, "POLL_SECONDS", 0.05)
-    monkeypatch.setattr(releaser, "IDLE_SECONDS", 0.05)
-    monkeypatch.setattr(admin_requests, "POLL_SECONDS", 0.05)
-    suite = FakeSuite({}, {})
-    monkeypatch.setattr("onward.release.validation.suite.EngineSuite", lambda ctx: suite)
-    async with World(bus, tmp_path) as world:
-        base = write_base(tmp_path / "qwen2.5-32b-instruct")
-        checkpoint = write_adapter(tmp_path / "made", 0.5)
-        shutil.copytree(checkpoint, tmp_path / "objects" / "...")
-        settings = world.settings
-        model = settings.model.model_copy(update={"base": str(base)})
-        release = settings.release.model_copy(update=RELEASE)
-        objects = settings.objects.model_copy(update={"models_url": STORE})
-        validation = settings.validation.model_copy(update={"suites": ["desk"], "regression": "point"})
-        changed = settings.model_copy(
-            update={"model": model, "release": release, "objects": objects, "validation": validation}
-        )
-        world.ctx = dataclasses.replace(world.ctx, settings=changed)
-        role = asyncio.create_task(releaser.run(world.ctx))
-        try:
-            manifest = make_adapter(tmp_path / "first", 1.0)
-            prefix = await checkpoints.upload(
-                world.ctx.objects, tmp_path / "first", job_id=manifest.job_id, epoch=1
-            )
-            await install_initial(world.ctx, manifest.adapter_digest, prefix, training_job_id="warm-1")
-            await eventually(lambda: serves(world, FIRST))
-            yield world
-        finally:
-            role.cancel()
-            await asyncio.gather(role, return_exceptions=True)
-
-
-async def serves(world: World, model_id: str) -> bool:
-    return world.gateway.state.serving().current.model_id == model_id
+    async with admin_world(bus, tmp_path, monkeypatch) as world:
+        yield world
 
 
 async def line(world: World, command: str) -> dict[str, Any]:
@@ -100,19 +61,6 @@ async def line(world: World, command: str) -> dict[str, Any]:
     out, errors = await child.communicate()
     assert child.returncode == 0, errors.decode()
     return json.loads(out)
-
-
-async def newest(world: World) -> ReleaseRecord:
-    bus = world.bus
-    return (await Releases(bus.bucket("rl_releases"), bus.bucket("rl_models"), world.clock).all())[-1]
-
-
-async def in_state(world: World, *states: str) -> ReleaseRecord:
-    async def there() -> ReleaseRecord | None:
-        record = await newest(world)
-        return record if str(record.state) in states else None
-
-    return await eventually(there)
 
 
 async def ramping(world: World) -> ReleaseRecord:

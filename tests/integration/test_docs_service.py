@@ -75,6 +75,7 @@ async def test_pages_and_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         "rescoring",
         "streams",
         "structured-output",
+        "tools",
         "triggers",
     ]
     async with service(tmp_path, ScriptedEngine(answer)) as loop:

@@ -159,7 +159,7 @@ def test_a_missing_module_is_told_with_the_extra_of_the_package_that_asks(
 
 
 def test_each_extra_declares_the_modules_that_are_said_to_come_with_it() -> None:
-    brought_along = {"starlette": "fastapi", "mlflow": "mlflow_skinny"}
+    brought_along = {"starlette": "fastapi", "mcp_types": "mcp", "mlflow": "mlflow_skinny"}
     distributions = importlib.metadata.packages_distributions()
     for module, of in extras.MODULES.items():
         bringing = brought_along.get(module, module)

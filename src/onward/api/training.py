@@ -79,7 +79,7 @@ class TrainingApi:
             return {"models": found, "total": len(found)}
 
     async def _start(self, request: Request, caller: Caller) -> Response:
-        document = await read_json(request)
+        document = self._with_model(await read_json(request))
         key = request.headers.get("idempotency-key")
         if key is not None and not is_id(key):
             raise HttpError(400, "Idempotency-Key must be 1 to 128 letters, digits, '_' or '-'.")
@@ -101,6 +101,16 @@ class TrainingApi:
             "metadata": {"note": "The request is stored; no trainer has taken it yet."},
         }
         return _document(TrainingStatus.model_validate(waiting), 202)
+
+    def _with_model(self, document: dict[str, Any]) -> dict[str, Any]:
+        """Adds the base model and the algorithm of this service where a request names none: a caller on
+        another machine does not know them."""
+        config = document.get("training_config")
+        if not isinstance(config, dict):
+            return document
+        settings = self._ctx.settings
+        own = {"base_model": settings.model.base, "algorithm": settings.training.algorithm}
+        return {**document, "training_config": {**own, **config}}
 
     def _check(self, document: dict[str, Any], caller: Caller, own: str | None) -> None:
         """Raises HttpError or ContractError for a request that could only fail as a job."""

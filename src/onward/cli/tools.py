@@ -41,7 +41,7 @@ def list_tools(as_json: AsJson = False) -> None:
             "tool": tool.name,
             "scope": tool.scope,
             "arguments": list(tool.arguments.model_json_schema()["properties"]),
-            "what": tool.description.partition(". ")[0].partition(":")[0],
+            "what": tool.summary,
         }
         for tool in TOOLS.values()
     ]
@@ -133,6 +133,5 @@ def choose(
     for one in found:
         if not one["right"]:
             wanted = " or ".join(name or "no tool" for name in one["tools"])
-            say(
-                f"{json.dumps(one['request'], ensure_ascii=False)}: {one['chosen'] or 'no tool'}, not {wanted}"
-            )
+            asked = json.dumps(one["request"], ensure_ascii=False)
+            say(f"{asked}: {one['chosen'] or 'no tool'}, not {wanted}")

@@ -85,7 +85,7 @@ class ReleaseRecord(Record):
     """Operator who requested this release; None for the candidate of a job."""
     asked_why: str | None = None
     needs_approval: str | None = None
-    """Why a person must approve this release whatever ``release.approval`` says; None: no such reason."""
+    """Reason for a person's approval that holds whatever ``release.approval`` says; None: there is none."""
     state: State = State.PROPOSED
     created_at: str
     updated_at: str

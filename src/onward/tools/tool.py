@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -35,6 +36,11 @@ class Tool:
     """Time limit of a call."""
     changes: bool = False
     """True if a call changes something: clients ask their user before."""
+
+    @property
+    def summary(self) -> str:
+        """The begin of the description, for tables."""
+        return re.split(r"[.:;(]", self.description, maxsplit=1)[0].strip()
 
     async def run(self, box: Toolbox, arguments: Arguments) -> dict[str, Any]:
         """Does the work. Raises OnwardError with one sentence."""

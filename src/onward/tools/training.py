@@ -26,7 +26,7 @@ async def start_training(box: Toolbox, arguments: StartTraining) -> dict[str, An
 
 
 def training_request(box: Toolbox, arguments: StartTraining) -> dict[str, Any]:
-    """Returns the body of the request; what is not asked for comes from the settings and the trainer."""
+    """Returns the body of the request. The service adds its model and its algorithm where none is named."""
     training, now = box.settings.training, SystemClock().now()
     chosen: dict[str, Any] = {
         "min_reward": arguments.min_reward,
@@ -34,9 +34,9 @@ def training_request(box: Toolbox, arguments: StartTraining) -> dict[str, Any]:
         "date_range": arguments.days and {"start": utc_text(now - timedelta(days=arguments.days))},
     }
     numbers = {name: getattr(arguments, name) for name in ("learning_rate", "batch_size", "epochs")}
+    named = {"algorithm": arguments.algorithm, "base_model": arguments.base_model}
     config = {
-        "algorithm": arguments.algorithm or training.algorithm,
-        "base_model": arguments.base_model or box.settings.model.base,
+        **_given(named),
         "dataset": {
             "source": "clickhouse",
             "sample_size": arguments.sample_size or training.sample_size,
