@@ -39,9 +39,9 @@ async def check(root: Path, *, gateway: str | None = None, nats: str | None = No
     install.require_agent_zero(root)
     found = [_files(root), _version(root), _worker(root), *_hooks(root)]
     given = settings_of(root)
-    gateway = gateway or given.get("gateway_url") or os.environ.get("TENSORZERO_BASE_URL") or GATEWAY
-    nats = nats or given.get("nats_url") or os.environ.get("NATS_URL") or NATS
-    return [*found, await _gateway(gateway), await _bus(nats)]
+    gateway_url = gateway or str(given.get("gateway_url") or os.environ.get("TENSORZERO_BASE_URL", GATEWAY))
+    nats_url = nats or str(given.get("nats_url") or os.environ.get("NATS_URL", NATS))
+    return [*found, await _gateway(gateway_url), await _bus(nats_url)]
 
 
 def settings_of(root: Path) -> dict[str, Any]:
