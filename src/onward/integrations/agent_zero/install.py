@@ -28,7 +28,7 @@ MANIFEST = f"{PLUGIN}/.onward-manifest.json"
 WORKER = f"{PLUGIN}/worker.json"
 """Interpreter that has Onward: the plugin's worker runs with it, outside of Agent Zero's own environment."""
 KEPT = ("data", "config.json")
-"""What the plugin and its user write in the plugin's folder: work that waits for NATS, and settings."""
+"""Names in the plugin's folder that its user and the plugin itself write: settings, and work for NATS."""
 
 Action = Literal["new", "updated", "unchanged", "kept", "removed"]
 
