@@ -1,6 +1,8 @@
 """Moments in the life of the plugin at which Agent Zero calls it. Settings never contain a password or
 token."""
 
+import logging
+
 _SECRET = ("token", "password", "secret", "api_key", "apikey", "creds")
 
 
@@ -36,5 +38,5 @@ def _close():
         found = runtime.get()
         if found is not None:
             found.close(timeout=2.0)
-    except Exception:
-        pass  # an update or a removal goes on without the worker
+    except Exception as error:  # an update or a removal goes on without the worker
+        logging.getLogger("onward").warning("the worker was not ended: %s", type(error).__name__)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import logging
 import os
 import queue
 import subprocess
@@ -222,8 +223,8 @@ def _answer(context: Any, name: str, arguments: dict[str, Any]) -> str:
         return error_text(f"Onward's tools do not answer ({error}): run onward agent-zero check.")
     try:
         onward_reports.after_call(context, name, arguments, text)
-    except Exception:
-        pass  # the answer counts, not its echo in the chat
+    except Exception as error:  # the answer counts, not its echo in the chat
+        logging.getLogger("onward").debug("no report in the chat: %s", type(error).__name__)
     return text if len(text.encode()) <= MOST else text.encode()[:MOST].decode(errors="ignore")
 
 

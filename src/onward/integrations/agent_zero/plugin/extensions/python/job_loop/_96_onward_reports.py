@@ -1,5 +1,6 @@
 """Reports of the rl-trainer, shown in the chats that requested its work. Called about once a minute."""
 
+import logging
 import sys
 
 from helpers.extension import Extension
@@ -22,8 +23,8 @@ class OnwardReports(Extension):
             reports = found.reports(after)
             if reports and found.host.config(None).get("show_reports", True):
                 kept.reports_shown = onward_reports.show(reports, list(AgentContext.all()), _notify)
-        except Exception:
-            pass  # the host's jobs go on
+        except Exception as error:  # the host's jobs go on
+            logging.getLogger("onward").warning("reports could not be shown: %s", type(error).__name__)
 
 
 def _notify(sentence):
@@ -37,5 +38,5 @@ def _notify(sentence):
             title="Onward",
             group="onward",
         )
-    except Exception:
-        pass  # the sentence is in the chat
+    except Exception as error:  # the sentence is in the chat
+        logging.getLogger("onward").debug("no notification: %s", type(error).__name__)

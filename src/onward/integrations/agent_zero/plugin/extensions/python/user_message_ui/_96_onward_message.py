@@ -1,5 +1,7 @@
 """The next message of a user, sent from the interface: a correction, thanks, or an interruption."""
 
+import logging
+
 from helpers.extension import Extension
 
 
@@ -23,8 +25,8 @@ class OnwardMessage(Extension):
             answer = onward_votes.last_answer(context)
             if answer is not None:
                 found.feedback(**onward_votes.implicit(context.id, answer, "message", text))
-        except Exception:
-            pass  # the message goes its way
+        except Exception as error:  # the message goes its way
+            logging.getLogger("onward").warning("a message was not read: %s", type(error).__name__)
 
 
 def _is_running(context):
