@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -323,6 +324,7 @@ async def test_the_status_page_shows_the_state_and_its_switches_work_by_keyboard
 async def test_a_person_approves_a_step_of_a_profile_on_the_page(page: Page, host: Host) -> None:
     from usr.plugins.onward.helpers import onward_approvals  # type: ignore
 
+    sys.modules.pop(onward_approvals.STORE, None)
     deploy = {"model_id": "v2.4", "checkpoint_path": "s3://models/job-1"}
     start = {"action": "start", "model_id": "v2.3"}
     for tool, given in (("deploy_to_tensorzero", deploy), ("release", start)):

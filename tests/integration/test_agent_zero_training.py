@@ -83,9 +83,10 @@ def host(tmp_path: Path, bus: Bus, monkeypatch: pytest.MonkeyPatch) -> Iterator[
         )
         monkeypatch.setitem(sys.modules, "agent", types.SimpleNamespace(AgentContext=contexts))
         yield host
-        from usr.plugins.onward.helpers import onward_tools  # type: ignore
+        from usr.plugins.onward.helpers import onward_approvals, onward_tools  # type: ignore
 
         onward_tools.close()
+        sys.modules.pop(onward_approvals.STORE, None)
 
 
 def attach(host: Host, service: TrainingService, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,6 +214,39 @@ async def test_the_next_message_of_the_user_is_a_vote_on_the_answer_before(host:
     vote = decode(message.data or b"", Feedback)
     assert (vote.signal, vote.kind, vote.comment, vote.source) == ("correction", "implicit", None, "webui")
     assert (vote.trajectory_id, vote.turn_id) == (link["trajectory_id"], link["turn_id"])
+
+
+async def test_a_message_during_the_work_is_about_the_task_that_runs(host: Host, bus: Bus) -> None:
+    context, goes_on = host.context(), asyncio.Event()
+    context.log = Log()  # type: ignore[attr-defined]
+    await host.ask("What is 6 times 7?", context)  # an earlier task of the same chat
+
+    async def slow(agent: Agent, args: dict[str, Any]) -> str:
+        await goes_on.wait()
+        return "done"
+
+    host.tools["slow"] = slow
+    host.model = lambda agent, lines: (
+        say("response", text="ready") if results_of_slow(agent) else say("slow", seconds=1)
+    )
+    running = asyncio.create_task(host.ask("Now something long.", context))
+    await until(lambda: context.is_running, 10)
+    await host.extensions.call_async("user_message_ui", context.agent0, data={"message": "Hurry up."})
+    goes_on.set()
+    await running
+    answer = context.agent0.history.all()[-1]
+    await until(lambda: host.runtime.status()["feedback"] == 1, 30)
+    await until(lambda: host.runtime.status()["queued"] == 0, 30)
+    info = await bus.js.stream_info("RL_FEEDBACK")
+    message = await bus.js.get_msg("RL_FEEDBACK", seq=info.state.last_seq)
+    vote = decode(message.data or b"", Feedback)
+    assert (vote.signal, vote.kind) == ("interrupted", "implicit")
+    assert vote.trajectory_id == host.runtime.link(context.id, answer.id)["trajectory_id"]
+
+
+def results_of_slow(agent: Agent) -> bool:
+    found = [one.content for one in agent.history.current.messages if isinstance(one.content, dict)]
+    return any(one.get("tool_name") == "slow" for one in found)
 
 
 def control_trainer(agent: Agent, lines: list[Line]) -> str | Any:
