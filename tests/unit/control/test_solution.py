@@ -15,6 +15,9 @@ from onward.control.solution import solution, yaml_text
 from onward.errors import ControlError
 
 
+pytestmark = pytest.mark.slow
+
+
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A short run, noted as solved in its 40th episode, and one from its weights in another environment."""
