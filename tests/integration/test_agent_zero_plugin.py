@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from agent_zero_host import Agent, Host, Line, Message, TemporaryError, say
+from agent_zero_host import Agent, Host, Line, Message, TemporaryError, UserMessage, say
 from agent_zero_world import recorded, until
 
 from onward.bus import Bus, NatsServer
@@ -27,6 +27,7 @@ from onward.contracts import examples, subjects
 
 CHILD = Path(__file__).parent.parent / "worlds" / "agent_zero_child.py"
 AWAY = "nats://127.0.0.1:9"
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
@@ -54,7 +55,8 @@ async def shell(agent: Agent, args: dict[str, Any]) -> str:
 
 
 def busy_model(agent: Agent, lines: list[Line]) -> str:
-    """Every task uses a tool; by its number it delegates, delegates at once, fails, or is retried."""
+    """Every task uses a tool; by its number it delegates, delegates at once, fails, is retried, or is
+    interrupted by the user."""
     rounds = agent.loop_data.iteration
     asked = agent.history.all()[-1].content if rounds == 0 else ""
     kind = agent.data.setdefault("kind", json.dumps(asked).rpartition("#")[2][:1])
@@ -72,7 +74,14 @@ def busy_model(agent: Agent, lines: list[Line]) -> str:
             raise RuntimeError("the model is gone")
         case "4":
             raise TemporaryError("overloaded")
+        case "6":
+            return say("interrupt")
     return "no call at all"
+
+
+async def interrupt(agent: Agent, args: dict[str, Any]) -> str:
+    agent.context.communicate(UserMessage("Look at this, too."))
+    return "never used"
 
 
 SUBORDINATES = {"1": 1, "2": 2}
@@ -81,13 +90,13 @@ OUTCOMES = {"3": "failed"}
 
 async def run_tasks(host: Host, count: int) -> Counter[str]:
     """Runs tasks, twenty at a time; returns how many trajectories of which outcome they must give."""
-    host.tools["shell"] = shell
+    host.tools |= {"shell": shell, "interrupt": interrupt}
     host.model = busy_model
     expected: Counter[str] = Counter()
     gate = asyncio.Semaphore(20)
 
     async def one(number: int) -> None:
-        kind = str(number % 6)
+        kind = str(number % 7)
         async with gate:
             if kind == "5":
                 expected["abandoned"] += 1
@@ -131,10 +140,12 @@ async def check_counts(host: Host, expected: Counter[str]) -> None:
         assert one["session_id"] == parent["session_id"]
 
 
-async def test_sixty_tasks_are_exactly_their_trajectories(host: Host) -> None:
-    expected = await run_tasks(host, 60)
-    assert expected.total() == 60 + 10 * 3
+async def test_seventy_tasks_are_exactly_their_trajectories(host: Host) -> None:
+    expected = await run_tasks(host, 70)
+    assert expected.total() == 70 + 10 * 3
     await check_counts(host, expected)
+    interrupted = [one for one in recorded(data_of(host)) if "Look at this, too." in json.dumps(one)]
+    assert len(interrupted) == 10
 
 
 @pytest.mark.long
@@ -260,7 +271,7 @@ async def test_changed_settings_start_the_worker_anew_and_tasks_in_progress_go_o
 
     async def change(agent: Agent, args: dict[str, Any]) -> str:
         before = host.runtime.feed.worker_pid
-        host.config["agent_id"] = "other"
+        host.config |= {"agent_id": "other", "gateway_url": "http://127.0.0.1:9/"}
         await until(lambda: host.runtime.feed.worker_pid not in (None, before))
         return "changed"
 
@@ -273,6 +284,7 @@ async def test_changed_settings_start_the_worker_anew_and_tasks_in_progress_go_o
     await everything_stored(host, 2)
     first, second = recorded(data_of(host))
     assert (first["agent_id"], second["agent_id"]) == ("agent-zero-main", "other-main")
+    assert status(host)["gateway"] == "http://127.0.0.1:9"
     assert second["metadata"]["outcome"] == {"status": "completed_successfully"}
     assert [turn["result"]["output"] for turn in second["turns"]] == ["changed", "done"]
 

@@ -378,11 +378,13 @@ async def test_calls_to_our_gateway_name_the_session_and_others_are_left_alone(
 ) -> None:
     host.runtime.recording.gateway_url = "http://127.0.0.1:3000"
     ours = {"api_base": "http://127.0.0.1:3000/v1", "extra_headers": {"X-Own": "1"}}
-    host.new_model = lambda: ModelWrapper("openai/onward", dict(ours))
+    shared = ModelWrapper("openai/onward", dict(ours))
+    host.new_model = lambda: shared
     await host.ask("Hi")
     host.new_model = lambda: ModelWrapper("openai/gpt", {"api_base": "https://api.example.com/v1"})
     await host.ask("Hi")
     first, second = seen.documents(model="agent-zero-rl-v7")
+    assert ours["extra_headers"] == {"X-Own": "1"} and shared.kwargs == ours  # a parallel agent may use it
     assert host.models[0].kwargs["extra_headers"] == {
         "X-Own": "1",
         "Onward-Session": first["session_id"],

@@ -253,7 +253,7 @@ class Agent:
         model = host.new_model()
         call = {"model": model, "messages": messages, "background": background}
         await _extensions().call_async("chat_model_call_before", self, call_data=call)
-        host.models.append(model)
+        host.models.append(call["model"])
         answer = host.model(self, call["messages"])
         text = answer if isinstance(answer, str) else await answer
         reasoning = host.reasoning

@@ -26,6 +26,7 @@ class Collected:
         self.counts: dict[str, int] = {}
         self.reason = ""
         self.is_up = True
+        self.on_settings: Callable[[dict[str, Any]], None] = lambda given: None
 
     def put(self, event: dict[str, Any], agent: Any = None) -> None:
         self.events.append(json.loads(json.dumps(event)))

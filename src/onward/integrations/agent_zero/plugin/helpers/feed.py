@@ -36,6 +36,8 @@ class Feed:
     ) -> None:
         self.settings = settings
         self._prepare: Callable[[], None] | None = prepare
+        self.on_settings: Callable[[dict[str, Any]], None] = lambda given: None
+        """Called with the worker's settings at its start."""
         self.counts = {"recorded": 0, "dropped": 0, "opted_out": 0, "failed": 0, "feedback": 0}
         self.worker: dict[str, Any] = {}
         """The worker's own figures: ``queued``, ``held``, ``nats``, ``model`` …"""
@@ -225,6 +227,7 @@ class Feed:
                 self._child.leave(5.0)
             return
         self._given = given
+        self.on_settings(given)
         host = self.settings.host
         try:
             self._child = Child(given["python"], host.root, host.data, self._on_heard)

@@ -13,6 +13,7 @@ read from the call itself: the history is compressed in place.
 
 from __future__ import annotations
 
+import copy
 import threading
 import time
 import uuid
@@ -153,7 +154,7 @@ class Recording:
         turn.values["model"] = str(getattr(model, "model_name", "") or "")
         if self._is_ours(model):
             turn.values["gateway"] = True
-            self._name_session(model, draft)
+            data["model"] = self._naming(model, draft)
 
     def answer(self, agent: Any, data: dict[str, Any], response: Any, reasoning: Any) -> None:
         """The language model has answered."""
@@ -312,16 +313,18 @@ class Recording:
         base = options.get("api_base") or options.get("base_url") if isinstance(options, dict) else None
         return bool(self.gateway_url and isinstance(base, str) and base.startswith(self.gateway_url))
 
-    def _name_session(self, model: Any, draft: Draft) -> None:
-        """Asks our gateway to count the call for this task, not to record it a second time, and to keep the
-        record of its tokens until the worker fetches it."""
-        options = model.kwargs
-        options["extra_headers"] = {
-            **(options.get("extra_headers") or {}),
+    def _naming(self, model: Any, draft: Draft) -> Any:
+        """Returns a copy of a model for one call. It asks our gateway to count the call for this task, not to
+        record it a second time, and to keep the record of its tokens until the worker fetches it."""
+        headers = {
+            **(model.kwargs.get("extra_headers") or {}),
             "Onward-Session": session_of(draft.root_id),
             "Onward-Capture": "off",
             "Onward-Records": draft.trajectory_id,
         }
+        named = copy.copy(model)
+        named.kwargs = {**model.kwargs, "extra_headers": headers}
+        return named
 
 
 def task_id(base: str, used: int = 0) -> str:

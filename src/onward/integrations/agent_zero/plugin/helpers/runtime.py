@@ -33,6 +33,7 @@ class Runtime:
         self.settings = Settings(self.host)
         self.feed = feed or Feed(self.settings, prepare=self._prepare)
         self.recording = Recording(self.feed.put)
+        self.feed.on_settings = self._apply
         self._supported = True
         self._version = ""
         self.feed.ensure()
@@ -159,9 +160,11 @@ class Runtime:
                 self.recording.drop_all()
             self._version = str(self.host.installed().get("version") or "")
             self.recording.limit = self.settings.limit()
-            self.recording.gateway_url = self.settings.of_worker()["gateway_url"].rstrip("/")
         except Exception as error:
             self.breaker.note_error(error, "prepare")
+
+    def _apply(self, given: dict[str, Any]) -> None:
+        self.recording.gateway_url = given["gateway_url"].rstrip("/")
 
 
 def get() -> Runtime:
