@@ -120,6 +120,15 @@ async def test_the_official_client_calls_every_tool_over_stdio(world: ToolsWorld
         wrong = await client.call_tool("job_status", {"job": "1"})
         assert wrong.is_error
         assert text_of(wrong) == "job_status has no argument 'job': it has job_id, state, offset."
+        waiting = {"subject": subjects.ALERT, "timeout_seconds": 50}
+        with pytest.raises(MCPError, match=r"[Tt]imed out"):
+            await client.call_tool("subscribe_nats", waiting, read_timeout_seconds=0.3)
+        given_up = asyncio.create_task(client.call_tool("subscribe_nats", waiting))
+        await asyncio.sleep(0.3)
+        given_up.cancel()
+        await asyncio.gather(given_up, return_exceptions=True)
+        listed = await client.call_tool("job_status", {})
+        assert json.loads(text_of(listed))["total"] == 2
         with pytest.raises(MCPError, match="There is no tool 'drop_tables'"):
             await client.call_tool("drop_tables", {})
 

@@ -73,10 +73,12 @@ class SubscribeNats(Arguments):
     subject: Name = Field(
         description="One subject, such as agent.rl.trajectory.v1 or agent.rl.training.status.v1."
     )
-    queue_group: str | None = Field(
-        None, max_length=64, description="Share the messages with other subscribers of this group."
+    queue_group: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")] | None = Field(
+        None, description="Share the messages with other subscribers of this group."
+    )  # the name is part of a line of the protocol: a line end in it would begin another command
+    count: int = Field(
+        10, ge=1, le=50, description="Stop after this many messages; the more there are, the less of each."
     )
-    count: int = Field(10, ge=1, le=50, description="Stop after this many messages.")
     timeout_seconds: float = Field(10.0, gt=0, le=60, description="Stop after this time.")
 
 

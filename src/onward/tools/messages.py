@@ -44,8 +44,8 @@ _BY_ONE_ROLE = {
     if not {"agent", "operator"}.intersection(topic.publishers)
 }
 REQUESTER = "agent-tools"
-_MOST = 2500
-"""Bytes of one message in an answer."""
+_MOST, _LEAST = 3000, 50
+"""Bytes of all messages in an answer, and of each where there are many."""
 
 
 async def subscribe_nats(box: Toolbox, arguments: SubscribeNats) -> dict[str, Any]:
@@ -54,33 +54,33 @@ async def subscribe_nats(box: Toolbox, arguments: SubscribeNats) -> dict[str, An
         raise ConfigError(
             f"{arguments.subject[:80]!r} is not read by tools: give one of {', '.join(READABLE)}."
         )
-    items: list[dict[str, Any]] = []
+    found: list[bytes] = []
     async with box.service.bus() as bus:
-        await _collect(bus, arguments, items)
+        await _collect(bus, arguments, found)
+    share = max(_LEAST, _MOST // max(1, len(found)))
     return {
         "subject": arguments.subject,
         "note": NOTE,
-        "ended_by": "count" if len(items) >= arguments.count else "timeout_seconds",
-        "items": items,
+        "ended_by": "count" if len(found) >= arguments.count else "timeout_seconds",
+        "messages": [{"untrusted": _readable(data, share)} for data in found],
     }
 
 
-async def _collect(bus: Bus, arguments: SubscribeNats, items: list[dict[str, Any]]) -> None:
+async def _collect(bus: Bus, arguments: SubscribeNats, found: list[bytes]) -> None:
     subscription = await bus.nc.subscribe(arguments.subject, queue=arguments.queue_group or "")
     try:
         async with asyncio.timeout(arguments.timeout_seconds):
-            while len(items) < arguments.count:
-                message = await subscription.next_msg(timeout=None)
-                items.append({"untrusted": _readable(message.data)})
+            while len(found) < arguments.count:
+                found.append((await subscription.next_msg(timeout=None)).data)
     except TimeoutError:
         pass
     finally:
         await subscription.unsubscribe()
 
 
-def _readable(data: bytes) -> Any:
+def _readable(data: bytes, most: int) -> Any:
     try:
-        return shorten(json.loads(data), _MOST)
+        return shorten(json.loads(data), most)
     except (ValueError, RecursionError):
         return {"not_json": f"{len(data)} bytes that are no JSON"}
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
-import os
 import sys
 import tempfile
 from pathlib import Path
@@ -105,39 +103,23 @@ async def stored_model(bus: Bus, given: str) -> str:
 
 async def _benchmarks(box: Toolbox, model_id: str, tasks: list[str]) -> dict[str, Any]:
     """Runs ``onward validate``, which stores its result below ``validations/`` of the data folder."""
+    from onward import children
+
     suites = [word for name in dict.fromkeys(tasks) for word in ("--suite", name)]
     where = ["--dir", str(box.settings.data_dir)]
     if box.config_file is not None:
         where += ["--config", str(box.config_file)]
-    command = [
-        sys.executable,
-        "-m",
-        "onward.cli",
-        "validate",
-        check_model(model_id),
-        *suites,
-        *where,
-        "--json",
-    ]
-    with tempfile.TemporaryFile() as errors:
-        child = await asyncio.create_subprocess_exec(
-            *command,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=errors,
-            env={**os.environ, "COLUMNS": "200"},
-        )
+    with tempfile.TemporaryDirectory(prefix="onward-benchmarks-") as scratch:
+        log = Path(scratch) / "errors.log"
+        child = await children.start(
+            "onward.cli", "validate", check_model(model_id), *suites, *where, "--json",
+            log=log, passed=("*",), group=True, python=sys.executable,  # it reads the same settings
+        )  # fmt: skip
         try:
             out, _ = await child.communicate()
         finally:
-            if child.returncode is None:
-                child.terminate()
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(child.wait(), END_SECONDS)
-            if child.returncode is None:
-                child.kill()
-        errors.seek(0)
-        said = errors.read().decode(errors="replace").strip()
+            await children.end(child, END_SECONDS)
+        said = log.read_text(errors="replace").strip()
     try:
         found = json.loads(out)
     except ValueError:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from typing import Any
 
 import jsonschema
@@ -107,3 +109,20 @@ def test_hints_say_which_call_changes_something() -> None:
     assert all(hints[name]["readOnlyHint"] == (tool.scope == "read") for name, tool in TOOLS.items())
     destructive = {name for name, hint in hints.items() if hint["destructiveHint"]}
     assert destructive == {"cancel_job", "deploy_to_tensorzero", "release"}
+
+
+def test_an_agents_process_that_imports_the_tools_loads_no_server_and_no_model() -> None:
+    code = (
+        "import asyncio, sys\n"
+        "from onward.config import Settings\n"
+        "from onward.tools import Toolbox\n"
+        "box = Toolbox(Settings(data_dir='nowhere'), scopes={'read', 'train', 'release'})\n"
+        "for name, given in (('status', {}), ('release', {'action': 'list'}), ('report', {}),\n"
+        "                    ('start_training', {}), ('validate_trajectory', {'trajectory_data': {}})):\n"
+        "    answer = asyncio.run(box.call(name, given))\n"
+        "    assert answer.is_error == (name != 'validate_trajectory'), answer\n"
+        "heavy = {'torch', 'fastapi', 'uvicorn', 'starlette', 'chdb', 'transformers', 'mcp', 'structlog'}\n"
+        "print(sorted(heavy & set(sys.modules)))\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert (ran.stdout.strip(), ran.returncode) == ("[]", 0), ran.stderr
