@@ -254,7 +254,7 @@ def control_trainer(agent: Agent, lines: list[Line]) -> str | Any:
     if not answers:
         small = {"num_envs": 4, "n_steps": 32, "batch_size": 64}
         return say(
-            "control_train", algorithm="ppo", environment="CartPole-v1", timesteps=1500, settings=small
+            "control_train", algorithm="ppo", environment="CartPole-v1", timesteps=800, settings=small
         )
     job_id = answers[0]["job_id"]
     if answers[-1].get("state") == "completed":
@@ -308,7 +308,7 @@ async def test_reinforcement_learning_trainer_returns_the_solution_of_a_real_tra
         configuration["hyperparameters"]
     )
     assert configuration["hyperparameters"]["batch_size"] == 64
-    assert found["episodes_to_solve"] is None  # 1,500 steps solve nothing, and the report does not pretend
+    assert found["episodes_to_solve"] is None  # 800 steps solve nothing, and the report does not pretend
     assert 0 <= found["final_success_rate"] <= 1 and 8 <= found["average_episode_reward"] <= 500
     assert 0 < found["training_time_hours"] < 0.1
     assert report["curriculum_stages"] == [

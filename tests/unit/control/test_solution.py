@@ -14,7 +14,6 @@ from onward import control
 from onward.control.solution import solution, yaml_text
 from onward.errors import ControlError
 
-
 pytestmark = pytest.mark.slow
 
 
