@@ -200,7 +200,7 @@ def _rights(role: str) -> Rights:
 
 RIGHTS: dict[str, Rights] = {
     **{role: _rights(role) for role in _OWN},
-    AGENT: Rights((subjects.TRAJECTORY, subjects.FEEDBACK), (subjects.MODEL_DEPLOYED,)),
+    AGENT: Rights((subjects.TRAJECTORY, subjects.FEEDBACK), (subjects.MODEL_DEPLOYED, subjects.REPORT)),
 }
 """User → rights. The service's login is not limited."""
 

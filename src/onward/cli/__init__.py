@@ -90,6 +90,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "service": ("up", "run"),
     "switches": ("pause", "resume", "pin", "unpin"),
     "releases": ("releases", "release"),
+    "agent_zero": ("agent-zero",),
 }
 COMMANDS |= {name: (name,) for name in SUMMARIES if not any(name in names for names in COMMANDS.values())}
 COMMANDS |= {

@@ -229,3 +229,17 @@ def compare(
         say(f"steps per processor second: {ratio:.2f} × {name}")
     for why in missing:
         say(why, err=True)
+
+
+@control.command()
+def solution(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run that has ended.")],
+) -> None:
+    """Print a report on a run as YAML: settings, results, stages, and code that uses the policy.
+
+    onward control solution runs/CartPole-v1-ppo-seed0
+    """
+    from onward.control.solution import solution as report
+    from onward.control.solution import yaml_text
+
+    say(yaml_text(report(folder)).rstrip())

@@ -12,6 +12,7 @@ PANELS: dict[str, dict[str, str]] = {
         "run": "Run one role beside others, so that it scales out.",
     },
     "Agents and data": {
+        "agent-zero": "The plugin for Agent Zero: install it, check it, remove it.",
         "trajectories": "What agents did, turn by turn: look, or take it to another library.",
         "sft": "Demonstrations: what scored well, to imitate.",
         "redact": "Print FILE without secrets and personal data. Each JSON line is redacted by itself.",

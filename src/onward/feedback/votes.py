@@ -15,7 +15,7 @@ from onward.contracts import Feedback
 from onward.feedback.tokens import MAX_SESSION, Subject, is_text
 from onward.http.app import HttpError
 from onward.ids import is_id
-from onward.reward.components.user_feedback import signal_value
+from onward.reward.components.user_feedback import WITHDRAWN, signal_value
 
 STARS = 5
 COMMENT_BYTES = 8 << 10
@@ -23,14 +23,19 @@ VOTES = ("thumbs_up", "thumbs_down", "rating", "correction")
 """Signals that a token may send: each is a statement by a person."""
 _FIXED = frozenset({"thumbs_up", "thumbs_down", "correction", "abandoned"})
 """Signals whose value Onward's rule sets: a value beside them would be ignored, so it is refused."""
-_DONE = frozenset({"abandoned", "retry", "accepted", "copied"})
+_DONE = frozenset(
+    {"abandoned", "retry", "accepted", "copied", "branched", "nudged", "interrupted", "reset", "thanks"}
+)
 """Signals of a person's actions, not statements: implicit unless ``kind`` is set otherwise."""
 _FIELDS = ("signal", "stars", "value", "comment", "session_id", "trajectory_id", "turn_id")
 _FIELDS_OF_KEYS = (*_FIELDS, "kind", "source", "feedback_id")
 
 
 def is_negative(feedback: Feedback) -> bool | None:
-    """Returns whether an explicit vote is negative: worth less than half. None if it is no vote."""
+    """Returns whether an explicit vote is negative: worth less than half. A withdrawn vote is not. None if it
+    is no vote."""
+    if feedback.kind == "explicit" and feedback.signal == WITHDRAWN:
+        return False
     value = signal_value(feedback) if feedback.kind == "explicit" else None
     return None if value is None else value < 0.5
 

@@ -1,13 +1,14 @@
 """User feedback: explicit beats implicit, the last explicit signal wins, silence is 0.5.
 
 Thumbs are 1 and 0, a rating is its ``value`` (n stars of five are n/5), a correction or a retry 0.2, an
-abandoned task 0. Silence is marked ``default`` and is no evidence. It lowers the reward's confidence, so it
-cannot be mistaken for praise.
+abandoned task 0; ``VALUES`` has the rest. A withdrawn vote counts as never given. Silence is marked
+``default`` and is no evidence. It lowers the reward's confidence, so it cannot be mistaken for praise.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import datetime
 
 from onward.contracts import Feedback, Trajectory
 from onward.reward.components.base import NotApplicable, Scored, ScoringContext
@@ -15,13 +16,22 @@ from onward.reward.measures.judgement import Judgement
 
 NEUTRAL = 0.5
 CORRECTION = 0.2
-_VALUES = {
+VALUES = {
     "thumbs_up": 1.0,
     "thumbs_down": 0.0,
     "correction": CORRECTION,
     "retry": CORRECTION,
     "abandoned": 0.0,
+    "branched": 0.3,
+    "nudged": 0.3,
+    "interrupted": 0.35,
+    "reset": 0.35,
+    "copied": 0.6,
+    "thanks": 0.7,
 }
+"""Worth of each signal that has a fixed one. The lower six are actions: they say less than words."""
+WITHDRAWN = "withdrawn"
+"""Explicit signal: the user took back the earlier votes on the same trajectory and turn."""
 
 
 class UserFeedback:
@@ -33,7 +43,7 @@ class UserFeedback:
 
     def score(self, trajectory: Trajectory, context: ScoringContext) -> Scored | NotApplicable:
         for kind in ("explicit", "implicit"):
-            found = _last(item for item in context.feedback if item.kind == kind)
+            found = _last(item for item in _standing(context.feedback) if item.kind == kind)
             if found is not None:
                 feedback, value = found
                 return Scored(
@@ -83,12 +93,33 @@ def _implied(judgement: Judgement) -> Scored | None:
 def signal_value(feedback: Feedback) -> float | None:
     """Returns the signal as a number from 0 to 1; None for a signal without a meaning for quality. Thumbs and
     similar signals have fixed values; any other signal has its ``value``."""
-    if feedback.signal in _VALUES:
-        return _VALUES[feedback.signal]
+    if feedback.signal in VALUES:
+        return VALUES[feedback.signal]
     return None if feedback.value is None else float(feedback.value)
+
+
+def _standing(items: Iterable[Feedback]) -> list[Feedback]:
+    """Returns the feedback without the votes that were withdrawn after they were given."""
+    given = list(items)
+    ends: dict[tuple[str | None, int | None], tuple[datetime, str]] = {}
+    for item in given:
+        if item.kind == "explicit" and item.signal == WITHDRAWN:
+            subject = item.trajectory_id, item.turn_id
+            ends[subject] = max(ends.get(subject, _order(item)), _order(item))
+    return [
+        item
+        for item in given
+        if item.kind != "explicit"
+        or (end := ends.get((item.trajectory_id, item.turn_id))) is None
+        or _order(item) > end
+    ]
+
+
+def _order(item: Feedback) -> tuple[datetime, str]:
+    return item.timestamp, item.feedback_id
 
 
 def _last(items: Iterable[Feedback]) -> tuple[Feedback, float] | None:
     """Returns the latest item that has a value. At equal times the highest id wins, in any arrival order."""
     rated = [(item, value) for item in items if (value := signal_value(item)) is not None]
-    return max(rated, key=lambda pair: (pair[0].timestamp, pair[0].feedback_id), default=None)
+    return max(rated, key=lambda pair: _order(pair[0]), default=None)

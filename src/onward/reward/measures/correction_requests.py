@@ -1,8 +1,9 @@
-"""Detects user messages that ask to redo or correct the agent's work, by phrases of a dozen languages.
+"""Detects user messages that ask to redo or correct the agent's work, or thank for it, by phrases.
 
-The phrases refer to finished work (``try again``, ``das ist falsch``). Words that a task may also contain
-(``wrong``, ``again``) count only at the beginning of a message and before a punctuation mark. All is one RE2
-expression, so the time is linear. A false alarm costs an honest agent: add no words that a task may contain.
+The phrases are of a dozen languages. They refer to finished work (``try again``, ``das ist falsch``). Words
+that a task may also contain (``wrong``, ``again``) count only at the beginning of a message and before a
+punctuation mark. All is one RE2 expression, so the time is linear. A false alarm costs an honest agent: add
+no words that a task may contain.
 """
 
 from __future__ import annotations
@@ -65,6 +66,14 @@ AT_FIRST = (
     "неверно", "ещ[её] раз",
 )  # fmt: skip
 
+THANKS = (
+    "thanks?", "thank you", "thx", "danke(?: schön| sehr)?", "vielen dank", "merci(?: beaucoup)?",
+    "(?:muchas )?gracias", "(?:muito )?obrigad[oa]", "grazie(?: mille)?", "dank (?:je|u)(?: wel)?", "bedankt",
+    "dzi[eę]ki", "dziękuję", "спасибо",
+)  # fmt: skip
+"""Words of thanks; they count at the beginning of a message alone."""
+UNSPACED_THANKS = ("谢谢", "感谢", "ありがとう", "감사합니다", "고마워")
+
 
 def _expression() -> Any:
     options = re2.Options()
@@ -79,8 +88,14 @@ def _expression() -> Any:
 
 
 _ASKS = _expression()
+_THANKS = re2.compile(rf"(?i)^\W*(?:(?:{'|'.join(THANKS)})(?:$|[^\pL\pN])|{'|'.join(UNSPACED_THANKS)})")
 
 
 def asks_for_correction(message: str) -> bool:
     """Checks whether the beginning of ``message`` asks to redo or correct."""
     return _ASKS.search(message[:_LONGEST]) is not None
+
+
+def says_thanks(message: str) -> bool:
+    """Checks whether ``message`` begins with thanks and asks for no correction."""
+    return _THANKS.search(message[:_LONGEST]) is not None and not asks_for_correction(message)

@@ -20,6 +20,7 @@ from typing import Any
 from onward.contracts.training import ControlRequest
 from onward.control.api import TrainedRun, resume, train
 from onward.control.running.runs import Folder
+from onward.control.solution import solution, yaml_text
 from onward.errors import OnwardError
 from onward.processes import die_with_parent, end_first_for_memory
 from onward.training.job.pace import Pace
@@ -104,6 +105,8 @@ def _result(run: TrainedRun) -> dict[str, Any]:
         "steps": run.summary["steps"],
         "solved": bool(run.summary["solved"]),
         "episodes": 0,
+        "success": final["success"],
+        "solution": yaml_text(solution(run.folder)),
     }
 
 

@@ -17,6 +17,7 @@ from onward.capture.opt_out import OptOut
 from onward.capture.recorder import Recorder
 from onward.capture.recorder.preparation import agents_redactor
 from onward.errors import ConflictError, ContractError, OnwardError, RedactionError
+from onward.integrations.agent_zero import signals
 from onward.integrations.agent_zero.worker import sampled
 from onward.integrations.agent_zero.worker.answers import Answers, Place
 from onward.integrations.agent_zero.worker.assembly import HOST_ENDED, Assembly
@@ -83,6 +84,8 @@ class Worker:
             self._reason = ""
         for event in due:
             self.take(event)
+        for report in self._watch.take_reports() if self._watch is not None else ():
+            self._say({"op": "report", **report})
         self._say({"op": "figures", **self._figures()})
 
     def end(self) -> None:
@@ -171,8 +174,10 @@ class Worker:
         self._done(event, result)
 
     def _feedback(self, event: Event) -> None:
-        link = event.get("link")
-        if isinstance(link, Mapping) and link.get("trajectory_id") in self._open:
+        if event["said"].get("kind") == "implicit" and self._settings.get("implicit") == "no":
+            self._done(event, "opted_out")
+            return
+        if self._is_of_open_task(event):
             self._later.append((time.monotonic() + RETRY_SECONDS, event))  # its task is about to end
             return
         place = self._place(event)
@@ -184,6 +189,12 @@ class Worker:
             return
         given = event["said"]
         said = {name: value for name, value in given.items() if value is not None}
+        if said["signal"] == signals.MESSAGE:
+            meant = signals.of_message(str(said.pop("comment", "")))
+            if meant is None:  # a new task, and no word about the last one
+                self._done(event, "no_vote")
+                return
+            said["signal"] = meant
         said |= {"session_id": place.session_id, "trajectory_id": place.trajectory_id}
         if place.turn_id is not None:
             said["turn_id"] = place.turn_id
@@ -197,6 +208,15 @@ class Worker:
             self._done(event, "failed")
             return
         self._done(event, "feedback" if taken else "opted_out")
+
+    def _is_of_open_task(self, event: Event) -> bool:
+        """Checks whether feedback is about a task in progress. What names no answer is about the one that
+        runs in its chat."""
+        link = event.get("link")
+        if isinstance(link, Mapping):
+            return link.get("trajectory_id") in self._open
+        chats = {str(one.opened["chat"]) for one in self._open.values()}
+        return not event.get("message") and str(event["chat"]) in chats
 
     def _place(self, event: Event) -> Place | None:
         return self._answers.find(str(event["chat"]), str(event.get("message") or ""))

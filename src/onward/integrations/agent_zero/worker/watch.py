@@ -6,8 +6,10 @@ It has a thread with an event loop of its own. Nothing here delays a task: NATS 
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,8 @@ GATEWAY_SECONDS = 5.0
 LOOK_SECONDS = 60.0
 """Pause between two looks at the gateway; the start of a task causes one, too."""
 CURRENT_PATH = "/admin/models/current/metrics"
+MOST_REPORTS = 100
+LONGEST_REPORT = 500
 NOTHING: dict[str, Any] = {"id": None, "version": None, "deployed_at": None, "event": None}
 _log = logs.get("agent_zero")
 
@@ -51,6 +55,7 @@ class Watch:
         self._nats = (nats_url, nats_token)
         self._gateway, self._key = gateway_url.rstrip("/"), api_key
         self.model: dict[str, Any] = dict(NOTHING)
+        self._reports: deque[dict[str, str]] = deque(maxlen=MOST_REPORTS)
         self.nats = "offline" if nats_url else "not configured"
         self._look = asyncio.Event()
         self._loop = asyncio.new_event_loop()
@@ -65,6 +70,11 @@ class Watch:
 
     def pending(self) -> int:
         return self._intake.pending()
+
+    def take_reports(self) -> Iterator[dict[str, str]]:
+        """Yields the reports to the superior agent that have arrived, each once."""
+        while self._reports:
+            yield self._reports.popleft()
 
     def look(self) -> None:
         """Asks the gateway soon which model serves. Never waits."""
@@ -108,6 +118,7 @@ class Watch:
             backoff.reset()
             try:
                 await bus.nc.subscribe(subjects.MODEL_DEPLOYED, cb=self._deployed)
+                await bus.nc.subscribe(subjects.REPORT, cb=self._reported)
                 delivering = asyncio.ensure_future(self._intake.deliver(bus))
                 try:
                     while True:
@@ -134,6 +145,14 @@ class Watch:
             "event": facts.event if facts is not None else None,
         }
         self._look.set()
+
+    async def _reported(self, message: Any) -> None:
+        try:
+            body = json.loads(message.data)
+            sentence = str(body["message"])[:LONGEST_REPORT]
+            self._reports.append({"message": sentence, "timestamp": str(body.get("timestamp", ""))[:64]})
+        except (ValueError, KeyError, TypeError, AttributeError):
+            _log.warning("a report could not be read")
 
     async def _with_gateway(self) -> None:
         if not self._gateway:

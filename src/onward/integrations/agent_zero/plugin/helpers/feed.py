@@ -41,6 +41,9 @@ class Feed:
         self.counts = {"recorded": 0, "dropped": 0, "opted_out": 0, "failed": 0, "feedback": 0}
         self.worker: dict[str, Any] = {}
         """The worker's own figures: ``queued``, ``held``, ``nats``, ``model`` …"""
+        self.reports: deque[dict[str, Any]] = deque(maxlen=100)
+        """Sentences of the trainer to its superior agent, with ``seq`` from 1."""
+        self.report_count = 0
         self.reason = ""
         self._limit = limit
         self._events: deque[tuple[dict[str, Any], Any]] = deque()
@@ -196,6 +199,9 @@ class Feed:
             elif told.get("op") == "done":
                 self._forget(str(told.get("id")))
                 self.counts[str(told.get("as"))] = self.counts.get(str(told.get("as")), 0) + 1
+            elif told.get("op") == "report":
+                self.report_count += 1
+                self.reports.append({**told, "seq": self.report_count})
             elif told.get("op") == "figures":
                 self.worker = told
                 self._pause = PAUSES[0]

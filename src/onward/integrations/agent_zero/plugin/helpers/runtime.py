@@ -89,6 +89,10 @@ class Runtime:
         self.feed.put({"op": "feedback", "id": name, **place, "said": said, "link": link})
         return {"ok": True, "queued": True, "feedback_id": name}
 
+    def reports(self, after: int) -> list[dict[str, Any]]:
+        """Returns the trainer's reports since number ``after``."""
+        return [one for one in list(self.feed.reports) if one["seq"] > after]
+
     def link(self, context_id: str, message_id: str) -> dict[str, Any] | None:
         return self.recording.link(context_id, message_id)
 

@@ -111,6 +111,7 @@ class Settings:
         """Returns the settings that the worker is started with, and the interpreter in ``python``."""
         told = self._of("", "", None)
         found = {name: str(told.get(name) or "") for name in GLOBAL}
+        found["implicit"] = "yes" if told.get("keep_implicit", True) else "no"
         found["python"] = found["python"] or str(self.host.installed().get("python") or "")
         return found
 

@@ -1,0 +1,100 @@
+"""``onward agent-zero install|check|uninstall``: the plugin in an Agent Zero folder."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from onward.cli import app, run_async
+from onward.cli.help import Commands
+from onward.cli.output import AsJson, print_json, say
+
+if TYPE_CHECKING:
+    from onward.integrations.agent_zero.install import Step
+
+agent_zero = Commands(
+    help="""The plugin for Agent Zero: install it, check it, remove it.
+
+    onward agent-zero install --path /a0
+    onward agent-zero check --path /a0
+    """
+)
+app.add_typer(agent_zero, name="agent-zero")
+
+Root = Annotated[
+    Path,
+    typer.Option("--path", metavar="FOLDER", help="Folder that Agent Zero runs in (/a0 in its container)."),
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and write nothing.")]
+
+
+@agent_zero.command("install")
+def install_(
+    path: Root,
+    dry_run: DryRun = False,
+    python: Annotated[
+        str | None, typer.Option(help="Interpreter for the plugin's worker; not given: the present one.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Install or update the plugin and its profiles. A file that you changed stays.
+
+    onward agent-zero install --path /a0 --dry-run
+    onward agent-zero install --path /a0
+    """
+    from onward.integrations.agent_zero import install
+
+    given = {} if python is None else {"python": python}
+    _report(install.install(path, dry_run=dry_run, **given), dry_run, as_json)
+    if not dry_run and not as_json:
+        say(f"The plugin is in {path / install.PLUGIN}: restart Agent Zero, then switch it on.")
+
+
+@agent_zero.command()
+def check(
+    path: Root,
+    gateway: Annotated[str | None, typer.Option(help="Gateway; not given: that of the settings.")] = None,
+    nats: Annotated[str | None, typer.Option(help="NATS server; not given: that of the settings.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check files, versions, hooks, the gateway and the bus. Exit code 1 if a check fails.
+
+    onward agent-zero check --path /a0
+    """
+    from onward.integrations.agent_zero.check import check as checks
+
+    found = run_async(checks(path, gateway=gateway, nats=nats))
+    if as_json:
+        print_json([vars(one) for one in found])
+    else:
+        for one in found:
+            say(f"{'ok  ' if one.passed else 'FAIL'} {one.name}: {one.message}")
+    if not all(one.passed for one in found):
+        raise typer.Exit(1)
+
+
+@agent_zero.command()
+def uninstall(path: Root, dry_run: DryRun = False, as_json: AsJson = False) -> None:
+    """Remove what was installed and not changed. Settings and work that waits for NATS stay.
+
+    onward agent-zero uninstall --path /a0
+    """
+    from onward.integrations.agent_zero import install
+
+    _report(install.uninstall(path, dry_run=dry_run), dry_run, as_json)
+
+
+def _report(steps: Sequence[Step], dry_run: bool, as_json: bool) -> None:
+    if as_json:
+        print_json([vars(step) for step in steps])
+        return
+    for step in steps:
+        if step.action != "unchanged":
+            say(f"{step.action:8} {step.path}" + (f" ({step.note})" if step.note else ""))
+    counts = Counter(step.action for step in steps)
+    text = ", ".join(f"{number} {action}" for action, number in counts.items())
+    say(f"{text}. Nothing was written: this was a dry run." if dry_run else f"{text}.")

@@ -1,0 +1,139 @@
+"""Checks of an installed plugin: its files, the hooks of this Agent Zero, the gateway and the bus."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from onward import __version__
+from onward.bus import Bus
+from onward.errors import OnwardError, hide_login
+from onward.files import read_json
+from onward.integrations.agent_zero import install
+
+GATEWAY = "http://127.0.0.1:3000"
+NATS = "nats://127.0.0.1:4222"
+SECONDS = 5.0
+_IMPLICIT = "_functions"
+_SEARCHED = ("*.py", "helpers/*.py", "extensions/python/**/*.py", "webui/js/*.js", "webui/**/*.html")
+"""Files of Agent Zero that name its extension points."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that was checked."""
+
+    name: str
+    passed: bool
+    message: str
+
+
+async def check(root: Path, *, gateway: str | None = None, nats: str | None = None) -> list[Check]:
+    """Returns all checks of the plugin in ``root``. Addresses that are None are those of the plugin's
+    settings, of the environment, or the default ones. Raises ConfigError for a folder that is no Agent
+    Zero."""
+    install.require_agent_zero(root)
+    found = [_files(root), _version(root), _worker(root), *_hooks(root)]
+    given = settings_of(root)
+    gateway_url = gateway or str(given.get("gateway_url") or os.environ.get("TENSORZERO_BASE_URL", GATEWAY))
+    nats_url = nats or str(given.get("nats_url") or os.environ.get("NATS_URL", NATS))
+    return [*found, await _gateway(gateway_url), await _bus(nats_url)]
+
+
+def settings_of(root: Path) -> dict[str, Any]:
+    """Returns the plugin's settings of global scope; empty if a user saved none."""
+    found = read_json(root / install.PLUGIN / "config.json")
+    return found if isinstance(found, dict) else {}
+
+
+def points(plugin: Path = install.SOURCE) -> Iterator[tuple[str, str]]:
+    """Yields (point, text that Agent Zero's source must have for it) of the plugin's hooks.
+
+    A point below ``_functions`` is a function: its module and name are in the path. Any other point is called
+    by its name.
+    """
+    seen = set()
+    for file in sorted((plugin / "extensions").rglob("*.py")) + sorted((plugin / "extensions").rglob("*.js")):
+        parts = file.parent.relative_to(plugin / "extensions").parts[1:]
+        if not parts or parts in seen or "__pycache__" in parts:
+            continue
+        seen.add(parts)
+        if parts[0] == _IMPLICIT:
+            yield "/".join(parts), f"def {parts[-2]}("
+        else:
+            yield parts[0], parts[0]
+
+
+def _files(root: Path) -> Check:
+    if install.installed_version(root) is None:
+        return Check("files", False, "The plugin is not installed: run onward agent-zero install.")
+    changed = install.changes(root)
+    missing = [step.path for step in changed if step.note == "is missing"]
+    if missing:
+        return Check("files", False, f"{len(missing)} missing, such as {missing[0]}: install it again.")
+    note = f"; {len(changed)} changed by you: {', '.join(step.path for step in changed)}" if changed else ""
+    return Check("files", True, f"All files are in place{note}.")
+
+
+def _version(root: Path) -> Check:
+    found = install.installed_version(root)
+    if found == __version__:
+        return Check("version", True, f"Plugin and command are of version {found}.")
+    return Check(
+        "version", False, f"The plugin is of version {found}, this is {__version__}: install it again."
+    )
+
+
+def _worker(root: Path) -> Check:
+    found = read_json(root / install.WORKER)
+    python = found.get("python") if isinstance(found, dict) else None
+    if isinstance(python, str) and os.access(python, os.X_OK):
+        return Check("worker", True, f"The worker runs with {python}.")
+    return Check(
+        "worker",
+        False,
+        f"There is no interpreter {python} for the worker: install the plugin from this machine.",
+    )
+
+
+def _hooks(root: Path) -> Iterator[Check]:
+    source = "".join(
+        path.read_text(errors="replace") for pattern in _SEARCHED for path in sorted(root.glob(pattern))
+    )
+    wanted = list(points())
+    missing = [point for point, text in wanted if text not in source]
+    if missing:
+        yield Check(
+            "hooks", False, f"This Agent Zero has no {', '.join(missing)}: nothing is recorded there."
+        )
+    else:
+        yield Check("hooks", True, f"All {len(wanted)} hooks are there.")
+
+
+async def _gateway(url: str) -> Check:
+    import httpx
+
+    try:
+        async with httpx.AsyncClient(timeout=SECONDS) as client:
+            answer = await client.get(url.rstrip("/") + "/health")
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        why = type(error).__name__
+        return Check("gateway", False, f"No gateway answers at {hide_login(url)} ({why}): run onward up.")
+    if answer.status_code == 200:
+        return Check("gateway", True, f"The gateway at {hide_login(url)} answers.")
+    return Check("gateway", False, f"{hide_login(url)} answers {answer.status_code}: is it Onward's gateway?")
+
+
+async def _bus(url: str) -> Check:
+    shown = hide_login(url)
+    try:
+        token = None if urlsplit(url).password else os.environ.get("ONWARD_NATS_TOKEN")
+        bus = await Bus.connect(url, token=token, connect_timeout=SECONDS)
+    except (OnwardError, ValueError) as error:
+        return Check("bus", False, f"No NATS server at {shown}: {error}")
+    await bus.close()
+    return Check("bus", True, f"The NATS server at {shown} answers.")

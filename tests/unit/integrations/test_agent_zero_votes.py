@@ -1,0 +1,177 @@
+"""Votes and actions of Agent Zero's page: what is accepted, what an action is worth, what a withdrawal
+does."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from onward.contracts import Feedback
+from onward.feedback.votes import is_negative
+from onward.integrations.agent_zero import signals
+from onward.integrations.agent_zero.plugin.helpers import onward_reports, onward_votes
+from onward.reward.components.user_feedback import UserFeedback, signal_value
+
+PLACE = {"context": "chat0001", "message_id": "m-1"}
+
+
+def test_a_vote_becomes_arguments_of_the_runtime() -> None:
+    assert onward_votes.read_vote({**PLACE, "signal": "rating", "stars": 3, "comment": " ok "}) == {
+        "context_id": "chat0001", "message_id": "m-1", "signal": "rating", "kind": "explicit",
+        "source": "webui", "value": 0.6, "comment": "ok", "feedback_id": None,
+    }  # fmt: skip
+    assert onward_votes.read_vote({**PLACE, "signal": "withdrawn"})["value"] is None
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"signal": "great"}, "'signal'"),
+        ({"signal": "rating"}, "'stars'"),
+        ({"signal": "rating", "stars": True}, "'stars'"),
+        ({"signal": "rating", "stars": 6}, "'stars'"),
+        ({"signal": "thumbs_up", "stars": 5}, "'stars'"),
+        ({"signal": "comment"}, "'comment'"),
+        ({"signal": "comment", "comment": "  "}, "'comment'"),
+        ({"signal": "thumbs_up", "comment": "x" * 8193}, "8193 bytes"),
+        ({"signal": "thumbs_up", "comment": "\ud800"}, "UTF-8"),
+        ({"signal": "thumbs_up", "context": "../x"}, "'context'"),
+        ({"signal": "thumbs_up", "message_id": "a b"}, "'message_id'"),
+        ({"signal": "thumbs_up", "feedback_id": "a.b"}, "'feedback_id'"),
+    ],
+)
+def test_anything_else_is_refused_in_one_sentence(change: dict[str, Any], word: str) -> None:
+    with pytest.raises(onward_votes.VoteRefused, match=word) as raised:
+        onward_votes.read_vote({**PLACE, **change})
+    assert str(raised.value).count("\n") == 0
+    with pytest.raises(onward_votes.VoteRefused):
+        onward_votes.read_vote("not an object")
+
+
+def test_an_action_is_implicit_and_only_a_message_has_text() -> None:
+    action = onward_votes.read_signal({**PLACE, "signal": "copied"})
+    assert (action["kind"], action["signal"], action["comment"]) == ("implicit", "copied", None)
+    long = onward_votes.read_signal({**PLACE, "signal": "message", "comment": "y" * 5000})
+    assert len(long["comment"]) == onward_votes.MOST_TEXT
+    for body in ({"signal": "copied", "comment": "x"}, {"signal": "message"}, {"signal": "thumbs_up"}):
+        with pytest.raises(onward_votes.VoteRefused):
+            onward_votes.read_signal({**PLACE, **body})
+
+
+def test_every_action_of_the_page_has_a_worth_in_the_reward() -> None:
+    """The worths are the facts' values from -1 to 1, on the scale from 0 to 1: (v + 1) / 2."""
+    facts = {
+        "nudged": -0.4,
+        "reset": -0.3,
+        "interrupted": -0.3,
+        "branched": -0.4,
+        "copied": 0.2,
+        "thanks": 0.4,
+    }
+    for signal, value in facts.items():
+        assert signals.value_of(signal) == pytest.approx((value + 1) / 2), signal
+    assert signals.value_of("abandoned") == 0.0 and signals.value_of("correction") == 0.2
+    assert set(onward_votes.IMPLICIT) - {"message"} <= set(signals.IMPLICIT)
+
+
+@pytest.mark.parametrize(
+    ("text", "signal"),
+    [
+        ("That is wrong, try again", "correction"), ("das stimmt so nicht", "correction"),
+        ("Thanks, perfect!", "thanks"), ("Danke!", "thanks"), ("谢谢", "thanks"),
+        ("Thanks, but that is still wrong.", "correction"),
+        ("Write a thank-you letter to my aunt", None), ("Thankless tasks: list five", None),
+        ("Now do the same for 2025", None),
+    ],
+)  # fmt: skip
+def test_the_next_message_is_a_correction_thanks_or_a_new_task(text: str, signal: str | None) -> None:
+    assert signals.of_message(text) == signal
+
+
+def feedback(signal: str, minute: int, kind: str = "explicit", **more: Any) -> Feedback:
+    at = datetime(2026, 3, 28, 12, tzinfo=UTC) + timedelta(minutes=minute)
+    given = {"feedback_id": f"f{minute}", "session_id": "s", "trajectory_id": "t", "timestamp": at}
+    return Feedback.model_validate({**given, "kind": kind, "signal": signal, **more})
+
+
+def scored(*given: Feedback) -> tuple[float, str]:
+    judgement = SimpleNamespace(status=None, derived=False, corrected_at=None)
+    context = SimpleNamespace(feedback=list(given), judgement=judgement)
+    found = UserFeedback().score(None, context)  # type: ignore[arg-type]
+    return found.score, found.raw_data.get("signal", "")  # type: ignore[union-attr]
+
+
+def test_a_withdrawn_vote_counts_as_never_given_and_a_later_one_counts() -> None:
+    down, taken_back = feedback("thumbs_down", 1), feedback("withdrawn", 2)
+    assert scored(down) == (0.0, "thumbs_down")
+    assert scored(down, taken_back) == (0.5, "")
+    assert scored(taken_back, down) == (0.5, "")  # the order of arrival does not matter
+    assert scored(down, taken_back, feedback("thumbs_up", 3)) == (1.0, "thumbs_up")
+    assert scored(down, taken_back, feedback("copied", 0, "implicit")) == (0.6, "copied")
+    other = feedback("rating", 1, value=0.4, turn_id=4)
+    assert scored(other, taken_back) == (0.4, "rating")  # it is about another turn
+
+
+def test_a_withdrawn_vote_is_not_against_the_model_at_the_gates() -> None:
+    assert is_negative(feedback("thumbs_down", 1)) is True
+    assert is_negative(feedback("withdrawn", 2)) is False
+    assert is_negative(feedback("reset", 2, "implicit")) is None
+    assert signal_value(feedback("withdrawn", 2)) is None
+
+
+class Log:
+    def __init__(self) -> None:
+        self.logs: list[Any] = []
+
+    def log(self, **item: Any) -> None:
+        self.logs.append(SimpleNamespace(**item))
+
+
+def chat(at: str, kind: str = "user", asked: bool = False) -> Any:
+    data = {onward_reports.ASKED: True} if asked else {}
+    return SimpleNamespace(log=Log(), data=data, type=SimpleNamespace(value=kind), last_message=at)
+
+
+def test_the_last_answer_is_that_of_the_main_agent() -> None:
+    context = chat("1")
+    assert onward_votes.last_answer(context) is None
+    context.log.log(type="response", agentno=0, id="a")
+    context.log.log(type="response", agentno=1, id="b")
+    context.log.log(type="tool", agentno=0, id="c")
+    assert onward_votes.last_answer(context) == "a"
+    assert [onward_votes.is_of_a_person(chat("1", kind)) for kind in ("user", "task", "background")] == [
+        True, False, False,
+    ]  # fmt: skip
+
+
+def test_reports_go_to_the_chats_that_asked_else_to_the_newest_of_a_person() -> None:
+    sentence = "Initiating RL training job #47 with 10K samples"
+    reports = [{"seq": 7, "message": sentence, "timestamp": "2026-03-28T12:00:00Z"}]
+    old, new, task = chat("2026-03-27"), chat("2026-03-28"), chat("2026-03-29", "task")
+    heard: list[str] = []
+    assert onward_reports.show(reports, [old, new, task], heard.append) == 7
+    assert [len(one.log.logs) for one in (old, new, task)] == [0, 1, 0]
+    assert new.log.logs[0].content == sentence and heard == [sentence]
+    asked = chat("2026-03-01", asked=True)
+    onward_reports.show(reports, [old, new, task, asked])
+    assert [len(one.log.logs) for one in (old, new, asked)] == [0, 1, 1]
+    assert onward_reports.show([], [old]) == 0 and onward_reports.chats_of([task]) == []
+
+
+@pytest.mark.parametrize(
+    ("answer", "sentence"),
+    [
+        (
+            '{"job_id": "j", "number": 47, "samples": 10000}',
+            "Initiating RL training job #47 with 10K samples",
+        ),
+        ('{"job_id": "j", "state": "queued"}', "Initiating RL training job j with 2.5K samples"),
+        ('{"error": "no"}', None),
+        ("no JSON", None),
+    ],
+)
+def test_a_job_that_a_tool_started_is_reported(answer: str, sentence: str | None) -> None:
+    assert onward_reports.job_begins({"sample_size": 2500}, answer) == sentence
