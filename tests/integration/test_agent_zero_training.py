@@ -253,9 +253,7 @@ def control_trainer(agent: Agent, lines: list[Line]) -> str | Any:
     answers = results(agent)
     if not answers:
         small = {"num_envs": 4, "n_steps": 32, "batch_size": 64}
-        return say(
-            "control_train", algorithm="ppo", environment="CartPole-v1", timesteps=800, settings=small
-        )
+        return say("control_train", algorithm="ppo", environment="CartPole-v1", timesteps=800, settings=small)
     job_id = answers[0]["job_id"]
     if answers[-1].get("state") == "completed":
         return say("rl_solution", job_id=job_id)
