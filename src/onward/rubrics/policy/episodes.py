@@ -171,7 +171,7 @@ class Player:
 
     def _advance(self, one: _Running, sample: Sample) -> bool:
         """Takes an answer; returns True when another one is needed."""
-        one.row.extend(one.context, sample.token_ids, sample.logprobs, sample.allowed or None)
+        one.row.extend(one.context, sample.token_ids, sample.logprobs, sample.allowed)
         one.turns += 1
         text = self.chat.text(sample.token_ids)
         if sample.finish_reason != "stop":

@@ -84,7 +84,7 @@ class _Run:
         while done < plan.steps:
             self.rows.append(self._step(player, learner, algorithm, done))
             done += 1
-            self.emit("step", step=done, total=plan.steps, **self.rows[-1])
+            self.emit("step", total=plan.steps, **self.rows[-1])
             if done % plan.eval_every == 0 or done == plan.steps:
                 self._validate(player, done)
             halts = stop()
