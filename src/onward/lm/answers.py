@@ -1,4 +1,4 @@
-"""Answers in progress: how one begins, the draw of its next token, and the reasons for which it ends.
+"""Answers in progress: how one begins, and the reasons for which it ends.
 
 Every sampler uses this, so an option of a request means the same on each path.
 """
@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from onward.lm.draw import draw
+from onward.lm.masks import AllowedTokens
 from onward.lm.request import Alternatives, Sample, SampleRequest
-from onward.lm.shaping import Shaping, shape_
+from onward.lm.shaping import Shaping
 from onward.lm.stop_text import StopText
 
 if TYPE_CHECKING:
@@ -34,6 +33,7 @@ class Answer:
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     alternatives: list[Alternatives] = field(default_factory=list)
+    allowed: list[AllowedTokens] = field(default_factory=list)
     shaping: Shaping | None = None
     """None: the logits are drawn from as they are."""
     ending: StopText | None = None
@@ -41,19 +41,37 @@ class Answer:
     def end(self) -> str | None:
         """Returns the reason for which the token drawn last ends the answer, or None."""
         if self.shaping is not None and self.shaping.is_broken:
-            return "length"
+            return self.broken()
         if self.token_ids[-1] in self.request.stop_ids or (self.ending and self.ending.ends(self.token_ids)):
             return "stop"
         return "length" if len(self.token_ids) == self.request.max_new_tokens else None
 
+    def broken(self) -> str:
+        """Returns the reason of an answer whose grammar failed: it is unfinished, no sample to train on."""
+        return "error" if self.request.for_training else "length"
+
     def restart(self) -> None:
         """Returns to the beginning of the answer."""
-        self.token_ids, self.logprobs, self.alternatives = [], [], []
+        self.token_ids, self.logprobs, self.alternatives, self.allowed = [], [], [], []
         if self.shaping is not None:
             self.shaping.restart()
 
     def finished(self, reason: str) -> Sample:
-        return Sample(self.request.request_id, self.token_ids, self.logprobs, reason, self.alternatives)
+        return Sample(
+            self.request.request_id,
+            self.token_ids,
+            self.logprobs,
+            reason,
+            self.alternatives,
+            self.allowed,
+            self._error() if reason == "error" else "",
+        )
+
+    def _error(self) -> str:
+        return (
+            f"The grammar of request {self.request.request_id!r} failed after {len(self.token_ids)} tokens: "
+            f"it needs more work than its limits allow, or its engine is defective. Make the grammar simpler."
+        )
 
     def orphaned(self) -> Sample:
         """Returns the end of an answer whose adapter was removed."""
@@ -82,7 +100,7 @@ class Openings:
         generator = np.random.Generator(np.random.Philox(seed))
         answer.uniforms = generator.random(request.max_new_tokens, dtype=np.float32)
         if request.shapes_logits:
-            answer.shaping = Shaping(request)
+            answer.shaping = Shaping(request, self._policy.shape.vocab)
         if request.stop_texts:
             answer.ending = StopText(self._policy.tokenizer, request.stop_texts)
 
@@ -160,34 +178,3 @@ class AnswerQueue(ABC, Generic[AnAnswer]):
 
 def _of_request(answers: Iterable[AnAnswer], request_id: str) -> AnAnswer | None:
     return next((answer for answer in answers if answer.request.request_id == request_id), None)
-
-
-def draw_next(answers: Sequence[AnAnswer], logits: Tensor) -> list[tuple[AnAnswer, str]]:
-    """Draws one token for each answer; returns those that it ends, each with the reason.
-
-    ``logits`` (answers, vocab) are overwritten.
-    """
-    device, requests = logits.device, [answer.request for answer in answers]
-    uniforms = torch.tensor([float(a.uniforms[len(a.token_ids)]) for a in answers], device=device)
-    temperature = None
-    if any(r.temperature != 1.0 for r in requests):
-        temperature = torch.tensor([r.temperature for r in requests], device=device)
-    top_k = [r.top_k for r in requests] if any(r.top_k is not None for r in requests) else None
-    top_p = [r.top_p for r in requests] if any(r.top_p < 1.0 for r in requests) else None
-    if any(answer.shaping is not None for answer in answers):
-        logits = logits.float()  # in half precision a small bias would be rounded away
-        shape_(logits, [answer.shaping for answer in answers])
-    most = max(r.alternatives for r in requests)
-    likeliest: list[Alternatives] | None = [] if most else None
-    tokens, logp = draw(logits, uniforms, temperature, top_k, top_p, likeliest, most)
-    ended = []
-    for place, (answer, token, value) in enumerate(zip(answers, tokens.tolist(), logp.tolist(), strict=True)):
-        answer.token_ids.append(token)
-        answer.logprobs.append(value)
-        if likeliest is not None and answer.request.alternatives:
-            answer.alternatives.append(likeliest[place][: answer.request.alternatives])
-        if answer.shaping is not None:
-            answer.shaping.advance(token)
-        if (reason := answer.end()) is not None:
-            ended.append((answer, reason))
-    return ended

@@ -221,6 +221,8 @@ class Batches:
         """Returns log-probs of each row's trained tokens under the current ``adapter``, as ``each`` does."""
 
         def found(packed: Wanted, hidden: Tensor) -> Tensor:
-            return self.policy.token_logprobs(hidden, packed.targets, packed.temperature)[0]
+            return self.policy.token_logprobs(
+                hidden, packed.targets, packed.temperature, permitted=packed.permitted
+            )[0]
 
         return self.each(adapter, found, rows)

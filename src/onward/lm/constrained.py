@@ -2,10 +2,10 @@
 
 A request carries a ``CompiledGrammar``, and a sampler begins a ``Constraint`` of it for each answer.
 ``GrammarCompiler`` compiles with llguidance, which parses the text byte by byte, so a token may begin and end
-anywhere in it.
+anywhere in it. ``xgrammar_engine`` and ``finite_language`` have other engines of the same form.
 
 Invariants: the end of the turn is allowed only where the grammar accepts. A mask leaves at
-least one token.
+least one token. A constraint that fails is broken and ends its answer; it never allows every token.
 """
 
 from __future__ import annotations
@@ -16,15 +16,19 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from onward.errors import OnwardError
+from onward.lm.longest_text import most_tokens
+from onward.lm.masks import AllowedTokens
 from onward.lm.schema_limits import beyond_limits
 
 if TYPE_CHECKING:
-    from llguidance import LLMatcher
+    from llguidance import LLExecutor, LLMatcher
     from transformers import PreTrainedTokenizerBase
 
 WRITING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
@@ -84,16 +88,76 @@ class CompiledGrammar(Grammar):
 
     begin: Callable[[], Constraint] = field(repr=False, compare=False)
     """Returns a constraint at the beginning of an answer. Any thread may call it."""
+    vocab: int = 0
+    """Tokens that a mask is about, those that pad the network's vocabulary included."""
+    fingerprint: str = ""
+    """Digest of source, tokenizer, and engine with its version: equal ones give equal masks."""
+    max_tokens: int | None = None
+    """Most tokens of an answer, its end included; None: no limit is known."""
+
+    def replay(self, token_ids: Sequence[int]) -> list[AllowedTokens]:
+        """Returns the mask of each token of an answer. Raises GrammarError for a token that is not allowed
+        at its place, with its number."""
+        constraint, found = self.begin(), []
+        words = np.zeros((self.vocab + 31) // 32, dtype=np.int32)
+        for place, token in enumerate(token_ids):
+            constraint.mask(words)
+            allowed = AllowedTokens.of_words(words, self.vocab)
+            if constraint.is_broken or token not in allowed:
+                raise GrammarError(
+                    f"Token {token} at place {place} of {len(token_ids)} is not in the language of the "
+                    f"grammar: give text as the grammar writes it, encoded by the model's own tokenizer, "
+                    f"with its end",
+                    "grammar",
+                )
+            found.append(allowed)
+            if place + 1 < len(token_ids):
+                constraint.advance(token)
+        return found
+
+
+def fill_masks(constraints: Sequence[Constraint], out: NDArray[np.int32], threads: int) -> None:
+    """Writes the mask of each constraint into its row of ``out``: those of llguidance in parallel, and zeros
+    for one that is broken."""
+    ours = [(one, row) for row, one in enumerate(constraints) if isinstance(one, LlguidanceConstraint)]
+    together = len(ours) > 1 and threads > 1
+    if together:
+        work = [(one.matcher, row) for one, row in ours]
+        _executor(threads).unsafe_compute_mask_ptr(work, out.ctypes.data, out.shape[1] * 4, len(out))
+    for row, one in enumerate(constraints):
+        if not (together and isinstance(one, LlguidanceConstraint)):
+            one.mask(out[row])
+        if one.is_broken:
+            out[row] = 0
+
+
+@cache
+def _executor(threads: int) -> LLExecutor:
+    from llguidance import LLExecutor
+
+    return LLExecutor(threads)
 
 
 class GrammarCompiler:
     """Compiles grammars for one tokenizer with llguidance. Any thread may call it."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, vocab: int, stop_ids: Sequence[int]) -> None:
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        vocab: int,
+        stop_ids: Sequence[int],
+        *,
+        canonical: bool = True,
+    ) -> None:
+        """``canonical``: where the next bytes are certain, the tokenizer's own tokens for them are the only
+        ones allowed. Otherwise every split of a text into tokens is allowed."""
         import llguidance.hf
 
         fast: Any = tokenizer  # the slow form has no such base class
+        self._vocab, self._canonical = vocab, canonical
         self._tokenizer = llguidance.hf.from_tokenizer(fast, n_vocab=vocab, eos_token=list(stop_ids))
+        self._engine = f"llguidance {llguidance.__version__} canonical={canonical}"
+        self._digest = tokenizer_digest(tokenizer, vocab, stop_ids)
         self._compiled: OrderedDict[Grammar, LLMatcher] = OrderedDict()  # last: used last
         self._lock = threading.Lock()
 
@@ -109,17 +173,26 @@ class GrammarCompiler:
             while len(self._compiled) > _COMPILED:
                 self._compiled.popitem(last=False)
         return CompiledGrammar(
-            grammar.kind, grammar.source, grammar.form, begin=lambda: _Matching(known.deep_copy())
+            grammar.kind,
+            grammar.source,
+            grammar.form,
+            begin=lambda: LlguidanceConstraint(known.deep_copy()),
+            vocab=self._vocab,
+            fingerprint=fingerprint(grammar, self._digest, self._engine),
+            max_tokens=most_tokens(grammar.source) if grammar.form == "json" else None,
         )
 
     def _compile(self, grammar: Grammar) -> LLMatcher:
         from llguidance import LLMatcher, LLParserLimits
 
-        if grammar.form == "json":
-            writing: Any = dict(WRITING)
+        writing: Any = dict(WRITING)
+        if grammar.form == "lark":
+            text = LLMatcher.grammar_from_lark(grammar.source)
+        elif self._canonical:
             text = LLMatcher.grammar_from_json_schema(grammar.source, overrides=writing)
         else:
-            text = LLMatcher.grammar_from_lark(grammar.source)
+            schema = json.dumps({**json.loads(grammar.source), "x-guidance": writing})
+            text = LLMatcher.grammar_from_lark(f'%llguidance {{"no_forcing": true}}\nstart: %json {schema}')
         limits = LLParserLimits(verbose_errors=False)
         matcher = LLMatcher(self._tokenizer, text, log_level=0, limits=limits)
         if matcher.is_error():
@@ -127,22 +200,39 @@ class GrammarCompiler:
         return matcher
 
 
-class _Matching:
+class LlguidanceConstraint:
+    """A constraint by an llguidance matcher, which never raises: it is broken instead."""
+
     def __init__(self, matcher: LLMatcher) -> None:
-        self._matcher = matcher
+        self.matcher = matcher
 
     @property
     def is_broken(self) -> bool:
-        return self._matcher.is_error()
+        return self.matcher.is_error()
 
     def mask(self, out: np.ndarray) -> None:
-        self._matcher.unsafe_compute_mask_ptr(out.ctypes.data, out.nbytes)
+        self.matcher.unsafe_compute_mask_ptr(out.ctypes.data, out.nbytes)
+        if self.matcher.is_error():
+            out[:] = 0  # in this state it would allow the end of the turn
 
     def advance(self, token: int) -> None:
-        self._matcher.consume_token(token)
+        self.matcher.consume_token(token)
 
     def reset(self) -> None:
-        self._matcher.reset()
+        self.matcher.reset()
+
+
+def tokenizer_digest(tokenizer: PreTrainedTokenizerBase, vocab: int, stop_ids: Sequence[int]) -> str:
+    """Returns a digest of all of a tokenizer that masks depend on."""
+    backend: Any = getattr(tokenizer, "backend_tokenizer", None)
+    described = sorted(tokenizer.get_vocab().items()) if backend is None else backend.to_str()
+    return hashlib.sha256(repr((described, vocab, list(stop_ids))).encode()).hexdigest()
+
+
+def fingerprint(grammar: Grammar, tokenizer: str, engine: str) -> str:
+    """Returns ``CompiledGrammar.fingerprint``; ``tokenizer`` is the digest of one."""
+    parts = (grammar.form, grammar.source, tokenizer, engine)
+    return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
 def schema_source(schema: dict[str, Any], where: str, part: str) -> str:

@@ -99,6 +99,7 @@ class Learner(Stepping):
         digest = hashlib.sha256()
         for row in prepared.rows:
             digest.update(repr((row.ids, row.sampled, row.logprobs, row.settings)).encode())
+            digest.update(row.masks_digest())
         self.cursor.refuse_other_data(self._fixed.get("rows"), digest.hexdigest(), "rows")
         if not self.cursor.done:
             self._fixed = {"rows": digest.hexdigest(), "penalty_coef": self.kl.value}
@@ -305,6 +306,7 @@ class Learner(Stepping):
             objective.slope,
             entropy_slope=-config.entropy_coef * scale * plain if exploring else None,
             also=value_gradient,
+            permitted=packed.permitted,
         )
         seen.loss += objective.loss
         if exploring:

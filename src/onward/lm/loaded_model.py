@@ -13,6 +13,7 @@ from torch import Tensor
 
 from onward.errors import ConflictError, NotFoundError
 from onward.lm.packing import Wanted, split_by_tokens
+from onward.lm.permitted import Permitted
 from onward.lm.sizes import folder_digest
 from onward.lm.tokenizer import load_tokenizer
 from onward.lm.tokens import TokenRow
@@ -46,8 +47,10 @@ class LoadedModel(ABC, Generic[AnAdapter]):
         """Returns the wanted log-probs of ``rows`` and the last hidden state before each of them."""
 
     @abstractmethod
-    def token_logprobs(self, states: Tensor, targets: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns ``(logp, entropy)`` of ``targets`` after ``states``."""
+    def token_logprobs(
+        self, states: Tensor, targets: Tensor, temperature: Tensor, *, permitted: Permitted | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Returns ``(logp, entropy)`` of ``targets`` after ``states``, under the masks ``permitted``."""
 
     @property
     def dtype(self) -> str:
@@ -81,15 +84,16 @@ class LoadedModel(ABC, Generic[AnAdapter]):
     def logprobs(
         self, rows: Sequence[TokenRow], adapter: str | None = None, *, micro_batch_tokens: int = 4096
     ) -> list[Tensor]:
-        """Returns log π(token | past) of each row at its temperature: (length,), 0.0 where not sampled."""
+        """Returns log π(token | past) of each row at its temperature, under its masks: (length,), 0.0 where
+        not sampled or forced."""
         result = [torch.zeros(len(row)) for row in rows]
-        order = [i for i in sorted(range(len(rows)), key=lambda i: len(rows[i])) if any(rows[i].sampled[1:])]
+        order = [i for i in sorted(range(len(rows)), key=lambda i: len(rows[i])) if rows[i].trained]
         for chunk in split_by_tokens(order, [len(rows[i]) for i in order], micro_batch_tokens):
             part = [rows[i] for i in chunk]
             wanted, states = self.states(part, adapter)
-            logp, _ = self.token_logprobs(states, wanted.targets, wanted.temperature)
+            logp, _ = self.token_logprobs(
+                states, wanted.targets, wanted.temperature, permitted=wanted.permitted
+            )
             for r, values in zip(chunk, logp.cpu().split(wanted.counts), strict=True):
-                mask = torch.tensor(rows[r].sampled)
-                mask[0] = False
-                result[r][mask] = values
+                result[r][rows[r].trained] = values
         return result

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import Tensor
 
+from onward.lm.head import At
 from onward.lm.model_path import ComputePath
 from onward.lm.packing import Wanted
+from onward.lm.permitted import Permitted
 from onward.lm.request import Alternatives, Sample, SampleRequest
 from onward.lm.tokens import TokenRow
 
@@ -112,17 +114,18 @@ class LanguageModel(Protocol):
         ...
 
     def token_logprobs(
-        self, states: Tensor, targets: Tensor, temperature: Tensor
+        self, states: Tensor, targets: Tensor, temperature: Tensor, *, permitted: Permitted | None = None
     ) -> tuple[Tensor, Tensor]: ...
     def backward_logprobs(
         self,
         states: Tensor,
         targets: Tensor,
         temperature: Tensor,
-        slope: Callable[[Tensor, slice], Tensor],
+        slope: Callable[[Tensor, At], Tensor],
         *,
         entropy_slope: Tensor | None = None,
         also: Tensor | None = None,
+        permitted: Permitted | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Computes as ``head.backward_logprobs`` does, through this network's head."""
         ...

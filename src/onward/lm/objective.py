@@ -59,7 +59,7 @@ class PolicyObjective:
             self._certain = losses.near_certain(self.behaviour, self.config.spare_above)
             self.advantages = losses.spare(self.advantages, self._certain)
 
-    def slope(self, logp: Tensor, at: slice) -> Tensor:
+    def slope(self, logp: Tensor, at: Tensor | slice) -> Tensor:
         config = self.config
         with torch.enable_grad():
             leaf = logp.detach().requires_grad_()

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from onward.lm.kernels import attention
 from onward.lm.network import Shape
+from onward.lm.permitted import Permitted
 from onward.lm.sharing import Run
 from onward.lm.tokens import TokenRow
 
@@ -95,14 +96,14 @@ _Masks = tuple[Tensor | None, list[tuple[Tensor | None, Tensor]]]
 
 
 class Wanted:
-    """The log-probs that are wanted of ``rows``: one per sampled token, row by row, in token order.
+    """The log-probs that are wanted of ``rows``: one per trained token, row by row, in token order.
 
     ``places`` are their (row, position), and ``targets``, ``row_of``, ``behaviour`` and ``temperature`` are
-    aligned with them; ``counts`` is their number per row.
+    aligned with them; ``counts`` is their number per row. ``permitted`` are their masks, None without any.
     """
 
     def __init__(self, rows: Sequence[TokenRow], device: torch.device) -> None:
-        self.places = [(r, t) for r, row in enumerate(rows) for t in range(1, len(row)) if row.sampled[t]]
+        self.places = [(r, t) for r, row in enumerate(rows) for t in row.trained]
         self.counts = [0] * len(rows)
         for r, _ in self.places:
             self.counts[r] += 1
@@ -113,6 +114,10 @@ class Wanted:
         self.row_of = torch.tensor([r for r, _ in self.places], dtype=torch.long, device=device)
         self.behaviour = torch.tensor(behaviour, dtype=torch.float32, device=device)
         self.temperature = torch.tensor(temperature, dtype=torch.float32, device=device)
+        self.permitted = None
+        if any(row.allowed for row in rows):
+            masks = [rows[r].allowed.get(t) for r, t in self.places]
+            self.permitted = Permitted(masks, targets, device)
 
 
 class Packed(Wanted):

@@ -18,12 +18,13 @@ from torch import Tensor
 from onward.errors import ConfigError
 from onward.lm.adapters import Adapter
 from onward.lm.families.rotary import BOUNDED, rope_table
-from onward.lm.head import backward_logprobs, token_logprobs
+from onward.lm.head import At, backward_logprobs, token_logprobs
 from onward.lm.layout import load_weights, to_transformers
 from onward.lm.loaded_model import LoadedModel
 from onward.lm.model_path import ComputePath
 from onward.lm.network import Segment, Shape, Weights, final_norm, run_layers
 from onward.lm.packing import Packed
+from onward.lm.permitted import Permitted
 from onward.lm.precision import place
 from onward.lm.sharing import common_prefix
 from onward.lm.tokenizer import save_tokenizer
@@ -198,20 +199,23 @@ class Policy(LoadedModel[Adapter]):
         packed = Packed(rows, common_prefix(rows), self.device)
         return packed, self.hidden(packed, adapter, recompute=recompute)
 
-    def token_logprobs(self, states: Tensor, targets: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor]:
+    def token_logprobs(
+        self, states: Tensor, targets: Tensor, temperature: Tensor, *, permitted: Permitted | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Returns ``(logp, entropy)`` as ``head.token_logprobs`` does, with this network's head."""
         head, cap = self.weights.head, self.shape.logit_cap
-        return token_logprobs(states, head, targets, temperature, cap=cap)
+        return token_logprobs(states, head, targets, temperature, cap=cap, permitted=permitted)
 
     def backward_logprobs(
         self,
         states: Tensor,
         targets: Tensor,
         temperature: Tensor,
-        slope: Callable[[Tensor, slice], Tensor],
+        slope: Callable[[Tensor, At], Tensor],
         *,
         entropy_slope: Tensor | None = None,
         also: Tensor | None = None,
+        permitted: Permitted | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Backpropagates as ``head.backward_logprobs`` does, through this network's head."""
         return backward_logprobs(
@@ -223,4 +227,5 @@ class Policy(LoadedModel[Adapter]):
             entropy_slope=entropy_slope,
             also=also,
             cap=self.shape.logit_cap,
+            permitted=permitted,
         )

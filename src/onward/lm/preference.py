@@ -201,10 +201,12 @@ class PreferenceLearner(Stepping):
                           config.gradient_checkpointing)  # fmt: skip
         if fresh:
             return batches, members
-        digest = hashlib.sha256(repr([(r.ids, r.sampled) for r in rows]).encode()).hexdigest()
-        self.cursor.refuse_other_data(self._fixed.get("rows"), digest, "pairs")
+        digest = hashlib.sha256(repr([(r.ids, r.sampled) for r in rows]).encode())
+        for row in rows:
+            digest.update(row.masks_digest())
+        self.cursor.refuse_other_data(self._fixed.get("rows"), digest.hexdigest(), "pairs")
         if not self.cursor.done:
-            self._fixed = {"rows": digest, "reference": self._reference(batches)}
+            self._fixed = {"rows": digest.hexdigest(), "reference": self._reference(batches)}
         return batches, members
 
     def _reference(self, batches: Batches) -> list[Tensor]:
@@ -273,7 +275,9 @@ class PreferenceLearner(Stepping):
         side_of = torch.tensor(side_of_row, device=hidden.device)[packed.row_of]
         reference = torch.cat([self._fixed["reference"][i] for i in rows]).to(hidden.device)
         # the loss of a pair couples all of its tokens: its slope needs every log-prob before any gradient
-        logp, _ = self.policy.token_logprobs(hidden.detach(), packed.targets, packed.temperature)
+        logp, _ = self.policy.token_logprobs(
+            hidden.detach(), packed.targets, packed.temperature, permitted=packed.permitted
+        )
         with torch.enable_grad():
             leaf = logp.requires_grad_()
             sums = side_sums(leaf - reference, side_of, 2 * len(part), config.length_normalised)
@@ -281,7 +285,13 @@ class PreferenceLearner(Stepping):
             loss = dpo_loss(rewards[:, 0] - rewards[:, 1], config.label_smoothing).sum() * weight
             (slope,) = torch.autograd.grad(loss, leaf)
         slope = slope * scale
-        self.policy.backward_logprobs(hidden, packed.targets, packed.temperature, lambda _, at: slope[at])
+        self.policy.backward_logprobs(
+            hidden,
+            packed.targets,
+            packed.temperature,
+            lambda _, at: slope[at],
+            permitted=packed.permitted,
+        )
         return float(loss.detach()), rewards.detach().cpu()
 
     def save(self, folder: Path) -> bool:

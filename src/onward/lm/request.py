@@ -14,6 +14,7 @@ from onward.errors import OnwardError
 
 if TYPE_CHECKING:
     from onward.lm.constrained import Grammar
+    from onward.lm.masks import AllowedTokens
 
 Alternatives = list[tuple[int, float]]
 """The likeliest tokens at one position with their log-probs, the likeliest first."""
@@ -33,8 +34,9 @@ class SampleRequest:
     adapter: str | None = None
     seed: int | None = None
     for_training: bool = False
-    """Refuses top_p, top_k, temperature 0 and every shaping of the logits: the log-probs are then not those
-    of the policy."""
+    """Refuses top_p, top_k, temperature 0, penalties and biases: the log-probs are then not those of the
+    policy. Under a grammar the policy is the one that is renormalised over the allowed tokens, and the answer
+    has the mask of each token, under which it is trained."""
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     logit_bias: Mapping[int, float] = field(default_factory=dict)
@@ -48,10 +50,13 @@ class SampleRequest:
     """Likeliest tokens to return at each position, of the distribution that was drawn from."""
 
     @property
+    def shifts_logits(self) -> bool:
+        """True if a penalty or a bias is added to logits."""
+        return bool(self.presence_penalty or self.frequency_penalty or self.logit_bias)
+
+    @property
     def shapes_logits(self) -> bool:
-        return bool(
-            self.presence_penalty or self.frequency_penalty or self.logit_bias or self.grammar is not None
-        )
+        return self.shifts_logits or self.grammar is not None
 
     def check(self, max_context: int, vocab: int | None = None) -> None:
         """Raises OnwardError when the request cannot be served as it is."""
@@ -88,10 +93,10 @@ class SampleRequest:
                 f"{self.top_p} and top_k {self.top_k}: sample from the full support (temperature above 0, "
                 f"top_p 1, no top_k), or the log-probs are not those of the policy."
             )
-        if self.for_training and self.shapes_logits:
+        if self.for_training and self.shifts_logits:
             raise OnwardError(
-                f"Request {self.request_id!r} is for training with penalties, a logit bias or a grammar: "
-                f"leave them out, or the log-probs are not those of the policy."
+                f"Request {self.request_id!r} is for training with penalties or a logit bias: leave them "
+                f"out, or the log-probs are not those of the policy."
             )
 
 
@@ -107,5 +112,7 @@ class Sample:
     """``stop``, ``length``, or ``error`` for an answer that could not be completed."""
     alternatives: list[Alternatives] = field(default_factory=list)
     """One entry for each token if the request asked for alternatives, else empty."""
+    allowed: list[AllowedTokens] = field(default_factory=list)
+    """The mask of each token of an answer for training that has a grammar, else empty."""
     error: str = ""
     """A sentence: the reason why the answer could not be completed, and what to do."""

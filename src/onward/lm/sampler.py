@@ -7,6 +7,7 @@ that order whenever rows leave or are added. No key or value outlives the weight
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,11 +15,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from onward.lm.answers import Answer, AnswerQueue, draw_next
+from onward.lm.answers import Answer, AnswerQueue
 from onward.lm.attention import decode_attend, prompt_attend
 from onward.lm.cache import PrefixStore, SlotCache, shared
 from onward.lm.kernels import product, soft_cap
 from onward.lm.network import Segment, final_norm, run_layers
+from onward.lm.next_token import Computed, Logits, draw_next
 from onward.lm.packing import split_by_tokens
 from onward.lm.policy import Policy
 from onward.lm.request import Sample, SampleRequest
@@ -123,7 +125,7 @@ class Sampler(AnswerQueue[_Row]):
             self._cache.copy(leader.slot, row.slot, leader.known)
             row.known = leader.known
             logits[id(row)] = logits[id(leader)]
-        self._take(new, torch.stack([logits[id(row)] for row in new]), done)
+        self._take(new, Computed(torch.stack([logits[id(row)] for row in new])), done)
 
     def _fill_from_known(self, row: _Row, running: list[_Row]) -> None:
         """Copies the longest known prefix (stored, or of a running row), short of the last prompt token."""
@@ -186,7 +188,7 @@ class Sampler(AnswerQueue[_Row]):
             prompt_attend(policy.shape, self._cache, spans),
             segments,
         )
-        return self._logits(x[last])
+        return _Decoded(policy, x).every(last)
 
     # --- decoding --------------------------------------------------------------------------------
 
@@ -209,12 +211,7 @@ class Sampler(AnswerQueue[_Row]):
             decode_attend(policy.shape, self._cache, positions, longest, self._groups),
             segments,
         )
-        self._take(rows, self._logits(x), done)
-
-    def _logits(self, x: Tensor) -> Tensor:
-        weights, shape = self.policy.weights, self.policy.shape
-        logits = product(final_norm(shape, weights, x), weights.head, weights.packed_head)
-        return logits if shape.logit_cap is None else soft_cap(logits.float(), shape.logit_cap)
+        self._take(rows, _Decoded(self.policy, x), done)
 
     def _shared_groups(self) -> list[tuple[int, int, int]]:
         """Returns (first slot, end slot, common prompt prefix) for each run of rows of one adapter."""
@@ -225,7 +222,7 @@ class Sampler(AnswerQueue[_Row]):
             groups.append((first.slot, first.slot + len(rows), common))
         return groups
 
-    def _take(self, rows: list[_Row], logits: Tensor, done: list[Sample]) -> None:
+    def _take(self, rows: list[_Row], logits: Logits, done: list[Sample]) -> None:
         """Draws one token for each row and retires the rows that are complete."""
         ended = draw_next(rows, logits)
         done += [row.finished(reason) for row, reason in ended]
@@ -263,6 +260,31 @@ class Sampler(AnswerQueue[_Row]):
             self._cache.write(row.slot, data)
         self._rows = [placed[slot] for slot in range(start)]
         self._groups = self._shared_groups()
+
+
+class _Decoded:
+    """The logits of states (rows, hidden) after the last block."""
+
+    def __init__(self, policy: Policy, x: Tensor) -> None:
+        self._policy, self._x = policy, x
+        self.device, self.vocab = x.device, policy.shape.vocab
+
+    def every(self, rows: Sequence[int] | None) -> Tensor:
+        weights = self._policy.weights
+        return self._capped(product(self._states(rows), weights.head, weights.packed_head))
+
+    def some(self, rows: Sequence[int], ids: Tensor) -> Tensor:
+        return self._capped(
+            torch.bmm(self._policy.weights.head[ids], self._states(rows)[:, :, None])[:, :, 0]
+        )
+
+    def _states(self, rows: Sequence[int] | None) -> Tensor:
+        x = self._x if rows is None else self._x[rows]
+        return final_norm(self._policy.shape, self._policy.weights, x)
+
+    def _capped(self, logits: Tensor) -> Tensor:
+        cap = self._policy.shape.logit_cap
+        return logits if cap is None else soft_cap(logits.float(), cap)
 
 
 def _by_weights(rows: list[_Row]) -> list[list[_Row]]:

@@ -163,7 +163,8 @@ class SupervisedLearner(Stepping):
             part = [usable[i] for i in run]
             wanted, states = self.policy.states(part, self.name)
             ones = torch.ones_like(wanted.temperature)
-            total -= float(self.policy.token_logprobs(states, wanted.targets, ones)[0].sum())
+            logp, _ = self.policy.token_logprobs(states, wanted.targets, ones, permitted=wanted.permitted)
+            total -= float(logp.sum())
         return total / sum(len(row.trained) for row in usable)
 
     def save(self, folder: Path) -> bool:
@@ -198,7 +199,7 @@ def fit(
 
 
 def _usable(rows: Sequence[TokenRow]) -> list[TokenRow]:
-    found = [row for row in rows if any(row.sampled[1:])]
+    found = [row for row in rows if row.trained]
     if not found:
         raise TrainingError(
             "DATA", f"None of the {len(rows)} rows has a token to train: mark answers as sampled."
@@ -215,7 +216,7 @@ def _accumulate(
     recompute: bool,
 ) -> tuple[float, int]:
     """Backpropagates the mean negative log-likelihood of ``rows``; returns (loss, trained tokens)."""
-    tokens = sum(sum(row.sampled[1:]) for row in rows)
+    tokens = sum(len(row.trained) for row in rows)
     loss = 0.0
     for run in split_by_tokens(range(len(rows)), [len(row) for row in rows], limit):
         part = [rows[i] for i in run]
@@ -223,7 +224,11 @@ def _accumulate(
             wanted, states = policy.states(part, adapter, recompute=recompute)
         ones = torch.ones_like(wanted.temperature)
         logp, _ = policy.backward_logprobs(
-            states, wanted.targets, ones, lambda part, _: torch.full_like(part, -scale / tokens)
+            states,
+            wanted.targets,
+            ones,
+            lambda part, _: torch.full_like(part, -scale / tokens),
+            permitted=wanted.permitted,
         )
         loss -= float(logp.sum()) / tokens
     return loss, tokens

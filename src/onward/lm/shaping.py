@@ -1,7 +1,8 @@
 """Changes of the logits that a single request asks for: penalties, a bias, and the mask of a grammar.
 
 The draw then sees a changed distribution, and the recorded log-probs are those of it: renormalised over the
-allowed tokens. Such a row is not a sample of the policy, so ``SampleRequest.for_training`` refuses it.
+allowed tokens. The learner computes the same under the masks that an answer for training keeps.
+``SampleRequest.for_training`` refuses penalties and biases, which it does not compute.
 """
 
 from __future__ import annotations
@@ -14,21 +15,28 @@ import torch
 from torch import Tensor
 
 from onward.errors import OnwardError
-from onward.lm.constrained import CompiledGrammar
+from onward.lm.constrained import CompiledGrammar, Constraint, fill_masks
+from onward.lm.masks import AllowedTokens
 from onward.lm.request import SampleRequest
 
 
 class Shaping:
     """The shaping of one answer in progress."""
 
-    def __init__(self, request: SampleRequest) -> None:
-        """Raises OnwardError for a grammar that is not compiled."""
-        self.constraint = None
+    def __init__(self, request: SampleRequest, vocab: int) -> None:
+        """Raises OnwardError for a grammar that is not compiled, or is for a vocabulary of another size."""
+        self.constraint: Constraint | None = None
+        self.keeps_masks = request.for_training and request.grammar is not None
         if request.grammar is not None:
             if not isinstance(request.grammar, CompiledGrammar):
                 raise OnwardError(
                     f"Request {request.request_id!r} has a grammar that is not compiled: give the result of "
                     f"a GrammarCompiler."
+                )
+            if request.grammar.vocab not in (0, vocab):
+                raise OnwardError(
+                    f"Request {request.request_id!r} has a grammar for {request.grammar.vocab} tokens and "
+                    f"the model has {vocab}: compile it for this model's vocabulary."
                 )
             self.constraint = request.grammar.begin()
         self._presence, self._frequency = request.presence_penalty, request.frequency_penalty
@@ -63,28 +71,34 @@ class Shaping:
         return values
 
 
-def shape_(logits: Tensor, shapings: Sequence[Shaping | None]) -> None:
+def masks_of(shapings: Sequence[Shaping | None], vocab: int) -> dict[int, AllowedTokens]:
+    """Returns the mask of the next token of each row that has a grammar. That of a grammar that failed is
+    empty."""
+    found = {
+        row: one.constraint
+        for row, one in enumerate(shapings)
+        if one is not None and one.constraint is not None
+    }
+    if not found:
+        return {}
+    bits = np.zeros((len(found), (vocab + 31) // 32), dtype=np.int32)
+    fill_masks(list(found.values()), bits, torch.get_num_threads())
+    return {row: AllowedTokens.of_words(line, vocab) for row, line in zip(found, bits, strict=True)}
+
+
+def shape_(logits: Tensor, shapings: Sequence[Shaping | None], masks: Sequence[AllowedTokens | None]) -> None:
     """Changes ``logits`` (rows, vocab) in place, before temperature and truncation."""
-    masked: list[int] = []
-    for row, shaping in enumerate(shapings):
-        if shaping is None:
-            continue
-        if added := shaping.added():
+    lines = logits.numpy() if logits.device.type == "cpu" else None
+    for row, (shaping, mask) in enumerate(zip(shapings, masks, strict=True)):
+        if shaping is not None and (added := shaping.added()):
             tokens = torch.tensor(list(added), device=logits.device)
             logits[row, tokens] += torch.tensor(
                 list(added.values()), device=logits.device, dtype=logits.dtype
             )
-        if shaping.constraint is not None:
-            masked.append(row)
-    if not masked:
-        return
-    vocab = logits.shape[1]
-    bits = np.zeros((len(masked), (vocab + 31) // 32), dtype=np.int32)
-    for place, row in enumerate(masked):
-        shaping = shapings[row]
-        assert shaping is not None and shaping.constraint is not None
-        shaping.constraint.mask(bits[place])
-    allowed = np.unpackbits(bits.view(np.uint8), axis=1, count=vocab, bitorder="little")
-    for place, row in enumerate(masked):
-        forbidden = torch.from_numpy(allowed[place] == 0).to(logits.device)
-        logits[row].masked_fill_(forbidden, float("-inf"))
+        if mask is None:
+            continue
+        outside = mask.bits == 0
+        if lines is None:
+            logits[row].masked_fill_(torch.from_numpy(outside).to(logits.device), float("-inf"))
+        else:  # five times as fast
+            np.copyto(lines[row], -np.inf, where=outside)

@@ -6,11 +6,13 @@ extend a row token by token starts a new row (the prefix rule).
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from onward.errors import OnwardError
+from onward.lm.masks import AllowedTokens
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,9 @@ class Call:
     top_p: float = 1.0
     top_k: int | None = None
     trains: bool = True
-    """False: the tokens are context alone, for example because a grammar restricted them."""
+    """False: the tokens are context alone, for example because a penalty changed their distribution."""
+    allowed: Sequence[AllowedTokens] = ()
+    """The mask of each token if a grammar restricted the draw, else empty."""
 
     @property
     def settings(self) -> tuple[float, float, int | None, bool]:
@@ -56,6 +60,9 @@ class TokenRow:
     """(number of the call, end of its tokens) of each sampled turn, if the row was made from calls: the first
     turn in time may be in another row. Empty: turns follow from the mask, in the order of rows.
     """
+    allowed: dict[int, AllowedTokens] = field(default_factory=dict)
+    """The mask of each sampled position at which a grammar restricted the draw. Log-probs there are those of
+    the policy renormalised over the allowed tokens."""
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -70,8 +77,40 @@ class TokenRow:
 
     @property
     def trained(self) -> list[int]:
-        """Positions that can be trained: sampled ones, but never the first, which nothing predicts."""
-        return [t for t in range(1, len(self.ids)) if self.sampled[t]]
+        """Positions that can be trained: sampled ones, but never the first, which nothing predicts, nor those
+        at which one token alone was allowed, where nothing was decided."""
+        if not self.allowed:
+            return [t for t in range(1, len(self.ids)) if self.sampled[t]]
+        forced = {t for t, allowed in self.allowed.items() if allowed.is_forced}
+        return [t for t in range(1, len(self.ids)) if self.sampled[t] and t not in forced]
+
+    def extend(
+        self,
+        context: Sequence[int],
+        answer: Sequence[int],
+        logprobs: Sequence[float] | None = None,
+        allowed: Sequence[AllowedTokens] = (),
+    ) -> None:
+        """Appends ``context`` and a sampled ``answer`` after it; ``allowed`` are the masks of its tokens if a
+        grammar restricted them."""
+        if allowed and len(allowed) != len(answer):
+            raise OnwardError(
+                f"An answer of {len(answer)} tokens has {len(allowed)} masks: give one for each token."
+            )
+        start = len(self.ids) + len(context)
+        self.ids += [*context, *answer]
+        self.sampled += [False] * len(context) + [True] * len(answer)
+        self.logprobs += [0.0] * len(context) + list(logprobs or [0.0] * len(answer))
+        self.allowed.update(enumerate(allowed, start))
+
+    def masks_digest(self) -> bytes:
+        """Returns a digest of the masks; empty without any."""
+        if not self.allowed:
+            return b""
+        digest = hashlib.sha256()
+        for t, one in sorted(self.allowed.items()):
+            digest.update(repr((t, one.vocab, one.count)).encode() + one.data)
+        return digest.digest()
 
     def stretches(self) -> list[tuple[int, int]]:
         """Returns (number of the call, trained tokens) of each sampled turn, in the order of the row."""
@@ -79,13 +118,16 @@ class TokenRow:
         before, end = -1, 0
         calls = iter(self.turns)
         number = 0
-        for t in self.trained:
+        trained = set(self.trained)
+        for t in range(1, len(self.ids)):
+            if not self.sampled[t]:
+                continue
             starts = t >= end if self.turns else t != before + 1
             if starts and self.turns:
                 number, end = next(turn for turn in calls if turn[1] > t)
             if starts or not found:
                 found.append((number, 0))
-            found[-1] = (number, found[-1][1] + 1)
+            found[-1] = (number, found[-1][1] + (t in trained))
             before = t
         return found
 
@@ -97,6 +139,7 @@ class TokenRow:
             sampled=self.sampled[:length],
             logprobs=self.logprobs[:length],
             turns=[turn for turn in self.turns if turn[1] <= length],
+            allowed={t: one for t, one in self.allowed.items() if t < length},
         )
 
 
@@ -107,13 +150,12 @@ class _Growing:
 
     def append(self, context: list[int], call: Call, number: int) -> None:
         row = self.row
-        row.ids += context + call.token_ids
-        row.sampled += [False] * len(context) + [call.trains] * len(call.token_ids)
-        logprobs = call.logprobs if call.trains else None
-        row.logprobs += [0.0] * len(context) + (logprobs or [0.0] * len(call.token_ids))
-        self.ends[call.generation_id] = len(row.ids)
         if call.trains:
+            row.extend(context, call.token_ids, call.logprobs, call.allowed)
             row.turns.append((number, len(row.ids)))
+        else:
+            row.extend([*context, *call.token_ids], [])
+        self.ends[call.generation_id] = len(row.ids)
 
 
 def rows_from_calls(calls: Iterable[Call]) -> list[TokenRow]:
@@ -188,6 +230,11 @@ def _place(growing: list[_Growing], call: Call) -> tuple[_Growing | None, int, l
 
 
 def _check(call: Call) -> None:
+    if call.allowed and len(call.token_ids) != len(call.allowed):
+        raise OnwardError(
+            f"Generation {call.generation_id!r} has {len(call.token_ids)} tokens but {len(call.allowed)} "
+            f"masks: give one for each sampled token."
+        )
     if call.logprobs is None:
         return
     if len(call.token_ids) != len(call.logprobs):

@@ -63,7 +63,8 @@ class Trajectory:
         return max((row.trained[-1] + 1 for row in self.rows if row.trained), default=0)
 
     def turn_ends(self) -> list[int]:
-        """Returns, for each sampled turn in time, the index of its last token in ``order``."""
+        """Returns, for each sampled turn in time, the index in ``order`` of the last trained token up to its
+        end; -1 if there is none, since a grammar forced every token."""
         ends, seen = [], 0
         for _, count in self._turns():
             seen += count
@@ -100,7 +101,7 @@ class Trajectory:
             rewards[-1] = float(self.reward or 0.0)
         else:
             for end, value in zip(ends, self.turn_rewards, strict=True):
-                rewards[end] += float(value)
+                rewards[max(end, 0)] += float(value)
         return rewards if penalty is None else rewards - penalty
 
 

@@ -126,7 +126,7 @@ class ValueHead:
 
 def _digest(row: TokenRow) -> int:
     """A 64-bit digest. Log-probs are part of it: the same words sampled anew by a changed policy are new."""
-    text = repr((row.ids, row.sampled, row.logprobs)).encode()
+    text = repr((row.ids, row.sampled, row.logprobs)).encode() + row.masks_digest()
     return int.from_bytes(hashlib.sha256(text).digest()[:8], "big", signed=True)
 
 

@@ -14,9 +14,10 @@ from onward.capture.conversations.answers import read_answer
 from onward.errors import OnwardError
 from onward.lm import constrained
 from onward.lm.answer_form import AnswerForm, CallStyle
-from onward.lm.answers import Answer, draw_next
+from onward.lm.answers import Answer
 from onward.lm.chat import Chat
 from onward.lm.constrained import CompiledGrammar, Grammar, GrammarCompiler, GrammarError, closed
+from onward.lm.next_token import Computed, draw_next
 from onward.lm.policy import Policy
 from onward.lm.request import Sample, SampleRequest
 from onward.lm.sampler import Sampler
@@ -273,11 +274,11 @@ def test_a_small_change_of_a_logit_is_not_rounded_away_in_half_precision(
 ) -> None:
     """After 20 bfloat16 has 20.125. Of two equal logits the first gets 1 / (1 + e^-added)."""
     request = SampleRequest("a", [5], 3, **change)
-    shaping = Shaping(request)
+    shaping = Shaping(request, 2)
     answer = Answer(request, np.zeros(3, dtype=np.float32), shaping=shaping)
     if added < 0:
         shaping.advance(0)
-    draw_next([answer], torch.full((1, 2), 20.0, dtype=torch.bfloat16))
+    draw_next([answer], Computed(torch.full((1, 2), 20.0, dtype=torch.bfloat16)))
     assert answer.token_ids == [0]
     assert answer.logprobs == pytest.approx([-np.log1p(np.exp(-added))], abs=1e-5)
 
@@ -335,13 +336,11 @@ def test_a_grammar_that_was_compiled_serves_many_answers_and_is_compiled_once(
     assert texts == ['"cat"'] * 3 + ['"dog"'] * 3 + ['"cat"'] * 3
 
 
-def test_training_refuses_shaped_logits(policy: Policy) -> None:
-    for shaped in (
-        {"presence_penalty": 0.1}, {"frequency_penalty": -0.1}, {"logit_bias": {5: 1.0}},
-        {"grammar": Grammar("json_object", "{}")},
-    ):  # fmt: skip
+def test_training_refuses_penalties_and_biases_but_no_grammar(policy: Policy) -> None:
+    SampleRequest("a", [5], 3, for_training=True, grammar=Grammar("json_object", "{}")).check(100)
+    for shaped in ({"presence_penalty": 0.1}, {"frequency_penalty": -0.1}, {"logit_bias": {5: 1.0}}):
         request = SampleRequest("a", [5], 3, for_training=True, **shaped)  # type: ignore[arg-type]
-        with pytest.raises(OnwardError, match="for training"):
+        with pytest.raises(OnwardError, match="for training with penalties or a logit bias: leave them out"):
             request.check(100, policy.shape.vocab)
 
 

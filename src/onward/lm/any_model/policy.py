@@ -15,9 +15,11 @@ from onward.lm.any_model.adapters import Adapters, PeftAdapter, is_linear, linea
 from onward.lm.any_model.loading import load_module, max_positions, parameters_of_files
 from onward.lm.any_model.network import Network, recomputing
 from onward.lm.any_model.probe import try_out
+from onward.lm.head import At, refuse_other_vocabulary
 from onward.lm.loaded_model import LoadedModel
 from onward.lm.model_path import ComputePath
 from onward.lm.packing import Wanted
+from onward.lm.permitted import Part, Permitted
 from onward.lm.precision import place
 from onward.lm.tokenizer import save_tokenizer
 from onward.lm.tokens import TokenRow
@@ -168,40 +170,56 @@ class AnyPolicy(LoadedModel[PeftAdapter]):
         return mine, states[lines, [places[k][1] - 1 for k in mine]]
 
     @torch.no_grad()
-    def token_logprobs(self, states: Tensor, targets: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor]:
+    def token_logprobs(
+        self, states: Tensor, targets: Tensor, temperature: Tensor, *, permitted: Permitted | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Returns ``(logp, entropy)`` in nats, both (positions,) float32, without a graph."""
-        both = [self._logprobs(states[p], targets[p], temperature[p]) for p in _chunks(len(states))]
-        return torch.cat([logp for logp, _ in both]), torch.cat([entropy for _, entropy in both])
+        logp, entropy = temperature.new_empty(2, len(states)).unbind(0)
+        for part in self._parts(targets, permitted):
+            logp[part.at], entropy[part.at] = self._logprobs(states[part.at], part, temperature[part.at])
+        return logp, entropy
 
     def backward_logprobs(
         self,
         states: Tensor,
         targets: Tensor,
         temperature: Tensor,
-        slope: Callable[[Tensor, slice], Tensor],
+        slope: Callable[[Tensor, At], Tensor],
         *,
         entropy_slope: Tensor | None = None,
         also: Tensor | None = None,
+        permitted: Permitted | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Backpropagates as ``head.backward_logprobs`` does, through the module's own head."""
         leaf = states.detach().requires_grad_()
-        found: list[tuple[Tensor, Tensor]] = []
-        for part in _chunks(len(states)):
+        every_logp, every_entropy = temperature.new_empty(2, len(states)).unbind(0)
+        for part in self._parts(targets, permitted):
             with torch.enable_grad():
-                logp, entropy = self._logprobs(leaf[part], targets[part], temperature[part])
-                loss = (slope(logp.detach(), part) * logp).sum()
+                logp, entropy = self._logprobs(leaf[part.at], part, temperature[part.at])
+                loss = (slope(logp.detach(), part.at) * logp).sum()
                 if entropy_slope is not None:
-                    loss = loss + (entropy_slope[part] * entropy).sum()
+                    loss = loss + (entropy_slope[part.at] * entropy).sum()
             loss.backward()
-            found.append((logp.detach(), entropy.detach()))
+            every_logp[part.at], every_entropy[part.at] = logp.detach(), entropy.detach()
         assert leaf.grad is not None
         states.backward(leaf.grad if also is None else leaf.grad + also.to(leaf.grad.dtype))
-        return torch.cat([logp for logp, _ in found]), torch.cat([entropy for _, entropy in found])
+        return every_logp, every_entropy
 
-    def _logprobs(self, states: Tensor, targets: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor]:
+    def _parts(self, targets: Tensor, permitted: Permitted | None) -> Iterator[Part]:
+        if permitted is None:
+            return (Part(at, targets[at]) for at in _chunks(len(targets)))
+        refuse_other_vocabulary(permitted, self.shape.vocab)
+        return permitted.masked_parts(CHUNK)
+
+    def _logprobs(self, states: Tensor, part: Part, temperature: Tensor) -> tuple[Tensor, Tensor]:
         logits = self.network.head(states).float() / temperature[:, None]
+        if part.outside is not None:
+            logits = logits.masked_fill(part.outside, float("-inf"))
         every = logits.log_softmax(-1)
-        return every.gather(1, targets[:, None]).squeeze(1), -(every.exp() * every).sum(-1)
+        logp = every.gather(1, part.targets[:, None]).squeeze(1)
+        if part.outside is not None:
+            every = every.masked_fill(part.outside, 0.0)  # exp(0) · 0 adds nothing to the entropy
+        return logp, -(every.exp() * every).sum(-1)
 
 
 def parts_of(lengths: Sequence[int], batches: bool, padding: bool) -> list[list[int]]:

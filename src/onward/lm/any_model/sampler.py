@@ -15,9 +15,10 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from onward.lm.answers import Answer, AnswerQueue, draw_next
+from onward.lm.answers import Answer, AnswerQueue
 from onward.lm.any_model.cached import CachedRows
 from onward.lm.any_model.policy import AnyPolicy, parts_of
+from onward.lm.next_token import Computed, draw_next
 from onward.lm.request import Sample, SampleRequest
 from onward.lm.watch import Watch
 
@@ -153,7 +154,7 @@ class AnySampler(AnswerQueue[_Row]):
 
     def _draw(self, group: _Group, done: list[Sample]) -> None:
         rows = group.rows
-        ended = draw_next(rows, group.next_logits().clone())
+        ended = draw_next(rows, Computed(group.next_logits().clone()))
         if ended:
             done += [row.finished(reason) for row, reason in ended]
             gone = {id(row) for row, _ in ended}

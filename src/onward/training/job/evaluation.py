@@ -182,8 +182,9 @@ class EstimateJudge(Judge):
         """Sums log-probs by sampled turn, in the order of sampling."""
         found = []
         for values, (_, one) in zip(logprobs, self._attempts, strict=True):
-            sums = values.double()[one.order()].cumsum(0)[one.turn_ends()]
-            found.append(torch.diff(sums, prepend=sums.new_zeros(1)).tolist())
+            sums = torch.cat([values.new_zeros(1), values[one.order()]]).double().cumsum(0)
+            ends = [0, *(end + 1 for end in one.turn_ends())]
+            found.append(torch.diff(sums[ends]).tolist())
         return found
 
 
