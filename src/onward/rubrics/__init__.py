@@ -1,1 +1,1 @@
-"""Rubrics: tasks with a known truth, a language of rubrics, their evaluation, and a policy that writes them."""
+"""Rubrics: tasks with a known truth, the language and evaluation of rubrics, a policy that writes them."""

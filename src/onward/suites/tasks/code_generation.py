@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from functools import cache, partial
 from typing import Any
 
-from onward.suites.sandbox import Sandbox
+from onward.reward.sandbox import Sandbox
 from onward.suites.tasks.task import Complete, Item, Judgement, Messages, ask, digest_of, rows
 
 _SYSTEM = "You write Python functions. Answer with the code of the function only."

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from onward.errors import ConfigError
-from onward.suites.sandbox import Limits, Sandbox, confined, runner
-from onward.suites.sandbox.filter import CALLS, program
+from onward.reward.sandbox import Limits, Sandbox, confined, runner
+from onward.reward.sandbox.filter import CALLS, program
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the sandbox needs Linux")
 LIBC = "import ctypes\nlibc = ctypes.CDLL(None, use_errno=True)\n"
@@ -238,7 +238,7 @@ def test_what_cannot_be_confined_does_not_run(
     """In a process of its own, since giving up is for good: it ends before the program is compiled."""
     mark = tmp_path / "ran"
     request = {"source": f"open({str(mark)!r}, 'w')", "stdin": "", "cpu_seconds": 1, "memory_mib": 512}
-    broken = f"import onward.suites.sandbox.confined as c\nc.{missing} = lambda *a, **k: False\nmain()"
+    broken = f"import onward.reward.sandbox.confined as c\nc.{missing} = lambda *a, **k: False\nmain()"
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-c", runner._BOOT.replace("main()", broken), runner._source_folder()],
         input=json.dumps(request),
@@ -268,11 +268,11 @@ async def test_a_program_that_ends_with_the_code_of_a_refusal_only_fails(sandbox
 
 PLAIN = """
 import io, json, os, sys, types
-for name in ("onward", "onward.reward", "onward.reward.code", "onward.suites", "onward.suites.sandbox"):
+for name in ("onward", "onward.reward", "onward.reward.code", "onward.reward.sandbox"):
     package = sys.modules[name] = types.ModuleType(name)
     package.__path__ = [{folder!r} + "/" + name.replace(".", "/")]
 os.environ["ONWARD_PARENT_PID"] = str(os.getppid())
-from onward.suites.sandbox.confined import main
+from onward.reward.sandbox.confined import main
 program = '''
 import os
 for what in (os.fork, lambda: open("/etc/passwd"), lambda: os.listdir("/tmp")):
@@ -293,7 +293,7 @@ def test_a_plain_user_is_confined_as_well(open_folder: Path) -> None:
     script = open_folder / "plain.py"
     source = Path(confined.__file__).parents[2]
     package = open_folder / "onward"
-    for name in ("suites/sandbox/confined.py", "suites/sandbox/filter.py", "reward/code/isolation.py"):
+    for name in ("reward/sandbox/confined.py", "reward/sandbox/filter.py", "reward/code/isolation.py"):
         (package / name).parent.mkdir(parents=True, exist_ok=True)
         (package / name).write_bytes((source / name).read_bytes())
     script.write_text(PLAIN.format(folder=str(open_folder)))

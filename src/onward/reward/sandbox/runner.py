@@ -20,15 +20,15 @@ from typing import Literal
 from onward import children
 from onward.errors import ConfigError
 from onward.files import OWNER_ALONE
-from onward.suites.sandbox.confined import CANNOT_CONFINE
+from onward.reward.sandbox.confined import CANNOT_CONFINE
 
 _BOOT = """\
 import sys, types
 folder = sys.argv.pop(1)
-for name in ("onward", "onward.reward", "onward.reward.code", "onward.suites", "onward.suites.sandbox"):
+for name in ("onward", "onward.reward", "onward.reward.code", "onward.reward.sandbox"):
     package = sys.modules[name] = types.ModuleType(name)
     package.__path__ = [f"{folder}/{name.replace('.', '/')}"]
-from onward.suites.sandbox.confined import main
+from onward.reward.sandbox.confined import main
 main()
 """
 """Imports the three modules that the process needs, and not their packages, which import much more."""
@@ -74,8 +74,8 @@ class Sandbox:
         outcome, code = await self._once("print('confined')", "")
         if code == CANNOT_CONFINE:
             raise ConfigError(
-                f"This machine cannot confine the programs of a policy: {outcome.errors} is missing. Run the "
-                f"suite on Linux 6.2 or newer with Landlock and seccomp, or leave it out."
+                f"This machine cannot confine the programs of a policy: {outcome.errors} is missing. Use "
+                f"Linux 6.2 or newer with Landlock and seccomp, or leave out what runs them."
             )
         if outcome.output != "confined\n":
             raise ConfigError(

@@ -3,6 +3,6 @@
 ``runner`` is the parent's side, ``confined`` the process of a program, ``filter`` its system calls.
 """
 
-from onward.suites.sandbox.runner import Limits, Outcome, Sandbox
+from onward.reward.sandbox.runner import Limits, Outcome, Sandbox
 
 __all__ = ["Limits", "Outcome", "Sandbox"]

@@ -16,7 +16,7 @@ import signal
 import sys
 
 from onward.reward.code.isolation import close_files, leave_network
-from onward.suites.sandbox.filter import close_calls, supported
+from onward.reward.sandbox.filter import close_calls, supported
 
 CANNOT_CONFINE = 77
 LANDLOCK = 3

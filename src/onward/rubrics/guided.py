@@ -1,0 +1,66 @@
+"""A worker that follows a rubric with limited effort: what its output scores, in expectation.
+
+The worker satisfies the ``effort`` checks of greatest weight in the rubric, ties in any order with equal
+probability. Every other check holds by chance. The expectation is exact, so the reward has no noise from it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+EFFORT = 4
+CHANCE = 0.25
+
+
+def expected_score(
+    weights: np.ndarray, truth: np.ndarray, *, effort: int = EFFORT, chance: float = CHANCE
+) -> float:
+    """Returns the expected score under the truth of an output that follows a rubric.
+
+    ``weights`` is the rubric's weight of each check, 0 for one that it lacks; ``truth`` are shares.
+    """
+    sure, tied, picks = _chosen(weights, effort)
+    odds = np.full(len(weights), chance)
+    odds[sure] = 1.0
+    if len(tied):
+        share = picks / len(tied)
+        odds[tied] = share + (1 - share) * chance
+    return float(truth @ odds)
+
+
+def expected_squared_difference(
+    weights: np.ndarray, truth: np.ndarray, *, effort: int = EFFORT, chance: float = CHANCE
+) -> float:
+    """Returns the expected squared difference of the two scores of one output that follows the rubric.
+
+    This is the alignment of a single output of a guided worker. It ranks rubrics badly, see docs/rubrics.md.
+    """
+    given = weights / weights.sum()
+    difference = given - truth / truth.sum()
+    sure, tied, picks = _chosen(weights, effort)
+    count = len(weights)
+    odds = np.full(count, chance)
+    odds[sure] = 1.0
+    covariance = np.diag(odds * (1 - odds))
+    if len(tied):
+        size = len(tied)
+        share = picks / size
+        both = picks * (picks - 1) / (size * (size - 1)) if size > 1 else 0.0
+        one = 2 * picks * (size - picks) / (size * (size - 1)) if size > 1 else 0.0
+        odds[tied] = share + (1 - share) * chance
+        pair = both + one * chance + (1 - both - one) * chance**2 - odds[tied[0]] ** 2
+        covariance[np.ix_(tied, tied)] = pair
+        covariance[tied, tied] = odds[tied] * (1 - odds[tied])
+    return float(difference @ covariance @ difference + (difference @ odds) ** 2)
+
+
+def _chosen(weights: np.ndarray, effort: int) -> tuple[np.ndarray, np.ndarray, int]:
+    """Returns the checks that are surely satisfied, those tied for the rest of the effort, and that rest."""
+    levels = sorted({float(weight) for weight in weights if weight > 0}, reverse=True)
+    sure: list[int] = []
+    for level in levels:
+        members = np.flatnonzero(weights == level)
+        if len(sure) + len(members) > effort:
+            return np.array(sure, dtype=int), members, effort - len(sure)
+        sure.extend(members)
+    return np.array(sure, dtype=int), np.array([], dtype=int), 0

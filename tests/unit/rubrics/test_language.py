@@ -1,0 +1,131 @@
+"""The finite language: canonical order, its schema, its writing and every reason of an invalid text."""
+
+from __future__ import annotations
+
+import json
+from itertools import product
+
+import jsonschema
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from onward.lm.constrained import schema_source
+from onward.rubrics.check import Check
+from onward.rubrics.language import Criterion, InvalidRubric, Rubric, parse, schema_of, serialise
+
+CHECKS = (
+    Check("has_section", "risks"),
+    Check("has_section", "summary"),
+    Check("max_words", "120"),
+    Check("next_step_present"),
+    Check("sum_matches", "total"),
+)
+RUBRIC = Rubric(
+    [Criterion(CHECKS[4], 5), Criterion(CHECKS[1], 2), Criterion(CHECKS[3], 3)],
+)
+TEXT = (
+    '{"criteria": [{"check": "has_section", "arg": "summary", "weight": 2}, '
+    '{"check": "next_step_present", "arg": "", "weight": 3}, '
+    '{"check": "sum_matches", "arg": "total", "weight": 5}]}'
+)
+
+
+def test_a_rubric_has_one_text() -> None:
+    assert serialise(RUBRIC) == TEXT
+    assert parse(TEXT, CHECKS) == RUBRIC
+    shuffled = json.dumps({"criteria": json.loads(TEXT)["criteria"][::-1]}, indent=1)
+    assert serialise(parse(shuffled, CHECKS)) == TEXT
+
+
+rubrics = st.lists(
+    st.builds(Criterion, st.sampled_from(CHECKS), st.integers(1, 5)), min_size=3, max_size=7
+).map(Rubric)
+
+
+@given(rubrics)
+def test_every_rubric_is_in_its_schema_and_is_read_back(rubric: Rubric) -> None:
+    text = serialise(rubric)
+    jsonschema.validate(json.loads(text), schema_of(CHECKS))
+    assert parse(text, reversed(CHECKS)) == rubric
+
+
+def test_the_schema_can_be_enforced_and_has_values_of_lists_alone() -> None:
+    schema = schema_of(CHECKS)
+    assert json.loads(schema_source(schema, "rubric", "response_format")) == schema
+    items = schema["properties"]["criteria"]["items"]["anyOf"]
+    assert [item["properties"]["check"]["const"] for item in items] == [
+        "has_section",
+        "max_words",
+        "next_step_present",
+        "sum_matches",
+    ]
+    assert items[0]["properties"]["arg"] == {"enum": ["risks", "summary"]}
+    assert items[2]["properties"]["arg"] == {"enum": [""]}
+
+
+def test_the_schema_and_the_reader_allow_the_same_items() -> None:
+    """Every item of a small alphabet, beside two valid ones."""
+    good = json.loads(TEXT)["criteria"][:2]
+    validator = jsonschema.Draft202012Validator(schema_of(CHECKS))
+    names = ["has_section", "max_words", "next_step_present", "other"]
+    for name, argument, weight in product(names, ["risks", "120", "", None, 1], [0, 1, 5, 6, True, "1"]):
+        value = {"criteria": [*good, {"check": name, "arg": argument, "weight": weight}]}
+        try:
+            parse(json.dumps(value), CHECKS)
+            read = True
+        except InvalidRubric:
+            read = False
+        # JSON Schema calls true an enumeration's 1; ours does not.
+        assert read == (validator.is_valid(value) and weight is not True), value
+
+
+ITEM = '{"check": "max_words", "arg": "120", "weight": 1}'
+
+
+@pytest.mark.parametrize(
+    "text, reason",
+    [
+        ("", "not JSON at character 0"),
+        (TEXT[:-10], "not JSON at character"),
+        ("[" * 100_000, "nested too deeply"),
+        ("[]", 'one object with the key "criteria" alone'),
+        ('{"criteria": [], "more": 1}', 'the key "criteria" alone'),
+        ('{"criteria": 3}', '"criteria" is 3: write a list'),
+        ('{"criteria": []}', "has 0 criteria: use 3 to 7"),
+        ('{"criteria": [' + ", ".join([ITEM] * 8) + "]}", "has 8 criteria: use 3 to 7"),
+        ('{"criteria": [7]}', "Criterion 1 is 7: write an object"),
+        ('{"criteria": [{"check": "max_words", "arg": "120"}]}', '"check", "arg" and "weight" alone'),
+        ('{"criteria": [' + ITEM.replace("max_words", "max_word") + "]}", "did you mean 'max_words'?"),
+        ('{"criteria": [' + ITEM.replace("max_words", "zzz") + "]}", "use one of has_section, max_words"),
+        ('{"criteria": [' + ITEM.replace("120", "130") + "]}", "use '120'"),
+        ('{"criteria": [' + ITEM.replace(": 1", ": 9") + "]}", "max_words(120) is 9"),
+        ('{"criteria": [' + ITEM.replace(": 1", ": true") + "]}", "has the weight true"),
+        ('{"criteria": [' + ITEM.replace(": 1", ": 1.0") + "]}", "has the weight 1.0"),
+        ('{"criteria": [' + ITEM.replace(": 1", ": NaN") + "]}", "the value NaN"),
+        ('{"criteria": [{"check": "a", "check": "b"}]}', "the key 'check' twice"),
+    ],
+)
+def test_an_invalid_text_has_a_reason(text: str, reason: str) -> None:
+    with pytest.raises(InvalidRubric) as caught:
+        parse(text, CHECKS)
+    assert reason in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_repeated_check_is_valid_and_is_named() -> None:
+    repeated = Rubric([Criterion(CHECKS[2], 1), Criterion(CHECKS[2], 1), Criterion(CHECKS[0], 4)])
+    assert repeated.duplicates == (CHECKS[2],)
+    assert RUBRIC.duplicates == ()
+    assert parse(serialise(repeated), CHECKS) == repeated
+
+
+def test_the_score_is_the_share_of_the_weight_that_holds() -> None:
+    assert RUBRIC.score([True, False, True]) == pytest.approx(7 / 10)
+    with pytest.raises(ValueError, match="2 results for 3 criteria"):
+        RUBRIC.score([True, False])
+
+
+def test_a_schema_needs_a_check() -> None:
+    with pytest.raises(InvalidRubric, match="no check at all"):
+        schema_of([])
