@@ -15,7 +15,7 @@ import numpy as np
 from onward.lm.tokens import TokenRow
 from onward.rubrics.language import Criterion, Rubric, serialise
 from onward.rubrics.policy.episodes import Player, answers_of
-from onward.rubrics.tasks import Task
+from onward.rubrics.tasks import DIMENSIONS, Task
 
 FEWEST, MOST = 3, 7
 """Criteria of a rubric."""
@@ -33,7 +33,7 @@ class Care:
 
 def demonstrate(task: Task, care: Care, rng: random.Random, most_questions: int) -> tuple[list[str], Rubric]:
     """Returns the topics that the writer asks about, and its rubric."""
-    topics = rng.sample(list(task.topics), rng.randint(0, min(most_questions, len(task.topics))))
+    topics = rng.sample(DIMENSIONS, rng.randint(0, min(most_questions, len(DIMENSIONS))))
     order = sorted(range(len(task.active)), key=lambda i: task.active[i])
     count = rng.randint(FEWEST, min(MOST, len(order)))
     chosen: set[int] = set()

@@ -21,7 +21,7 @@ from onward.lm.tokens import TokenRow
 from onward.rubrics.language import InvalidRubric, Rubric, parse, schema_of
 from onward.rubrics.policy import prompts
 from onward.rubrics.policy.prompts import Message
-from onward.rubrics.tasks import Stakeholder, Task
+from onward.rubrics.tasks import TOPICS, Stakeholder, Task
 
 QUESTIONS = 3
 """Most questions of an episode."""
@@ -92,7 +92,7 @@ class Player:
         def submit(index: int) -> None:
             one = running[index]
             digest = hashlib.sha256(f"{seed}/{index}/{one.turns}".encode()).digest()
-            grammar = self.rubric_grammar(one.task) if one.writes else self.question_grammar(one.task)
+            grammar = self.rubric_grammar(one.task) if one.writes else self.question_grammar()
             self._sampler.submit(
                 SampleRequest(
                     request_id=str(index),
@@ -121,8 +121,8 @@ class Player:
     def rubric_grammar(self, task: Task) -> CompiledGrammar:
         return self._grammar(task.active, lambda: schema_of(task.active))
 
-    def question_grammar(self, task: Task) -> CompiledGrammar:
-        return self._grammar(task.topics, lambda: prompts.question_schema(task.topics))
+    def question_grammar(self) -> CompiledGrammar:
+        return self._grammar(TOPICS, lambda: prompts.question_schema(TOPICS))
 
     def _grammar(self, key: Any, schema: Callable[[], dict[str, Any]]) -> CompiledGrammar:
         if key not in self._grammars:
@@ -140,7 +140,7 @@ class Player:
             said.append(prompts.question(None))
             replies.append("")
         for number, (text, answer) in enumerate(zip(said, replies, strict=True), 1):
-            self._append(one, text, self.question_grammar(task))
+            self._append(one, text, self.question_grammar())
             one.context = self._extended(one, text, prompts.reply(answer, last=number == len(said)))
         self._append(one, rubric, self.rubric_grammar(task))
         return one.row

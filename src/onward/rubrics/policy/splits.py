@@ -1,33 +1,39 @@
-"""The tasks of each split, cached: training, validation, held-out families, and the other held-out splits."""
+"""The tasks of each split, cached. What judges a writer at the end is made on demand and never in training."""
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from functools import lru_cache
 
-from onward.rubrics.tasks import HELD_OUT_FAMILIES, TRAINING_FAMILIES, Task, make_task
+from onward.rubrics.tasks import BLOCK, SEED_SPLITS, Task, make_task
+from onward.rubrics.tasks.splits import splits
 
-VALIDATION_FAMILIES = 4
-_HELD_OUT_SEED = 1_000_000
-"""Seeds from here on are in no run's training tasks."""
+HELD_OUT = "held_out_families"
+SPLITS = (HELD_OUT, *SEED_SPLITS[1:])
+"""Names of the splits that judge a writer: unseen families first, then unseen seeds, preferences and
+parameters of the training families."""
+_REMEMBERED = 20_000
 
-task_of = lru_cache(maxsize=20_000)(make_task)
-
-
-def training_families() -> tuple[str, ...]:
-    return tuple(TRAINING_FAMILIES[:-VALIDATION_FAMILIES])
+task_of = lru_cache(maxsize=_REMEMBERED)(make_task)
 
 
 def training_tasks(families: Sequence[str], seeds: int) -> list[Task]:
-    return [task_of(f, s) for s in range(seeds) for f in (families or training_families())]
+    """Returns ``seeds`` tasks of each of ``families``; of all training families if there are none."""
+    return [task_of(family, seed) for seed in range(seeds) for family in families or splits().train]
 
 
 @lru_cache(maxsize=8)
 def validation_tasks(count: int) -> tuple[Task, ...]:
-    names = TRAINING_FAMILIES[-VALIDATION_FAMILIES:]
-    return tuple(task_of(names[n % len(names)], _HELD_OUT_SEED + n // len(names)) for n in range(count))
+    """Returns ``count`` tasks of the families that no run trains on."""
+    families = splits().validation
+    return tuple(task_of(families[n % len(families)], n // len(families)) for n in range(count))
 
 
-def held_out_tasks(seeds: int) -> list[Task]:
-    return [task_of(f, _HELD_OUT_SEED + s) for f in HELD_OUT_FAMILIES for s in range(seeds)]
+def judging_tasks(split: str, seeds: int) -> list[Task]:
+    """Returns ``seeds`` tasks of each family of one of ``SPLITS``."""
+    found, families, first = splits(), splits().train, 0
+    if split == HELD_OUT:
+        families = found.held_out
+    else:
+        first = SEED_SPLITS.index(split) * BLOCK
+    return [task_of(family, first + seed) for family in families for seed in range(seeds)]

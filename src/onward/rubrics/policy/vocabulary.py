@@ -1,15 +1,15 @@
 """The tiny rubric writer: a network of two layers and a closed vocabulary, in an ordinary model folder.
 
-Each word of the briefs, each check, each argument and each stretch of JSON between them is one token. All
-other text is written in bytes, so any text can be read. No piece is built of smaller ones that occur in
-answers: under the grammar of rubrics nearly all tokens of JSON are forced.
+Each word that briefs of several families have, each check, each argument and each stretch of JSON between them
+is one token. Other words are spelled in bytes: so those of one training family look as strange as those of a
+new family. Under the grammar of rubrics nearly all tokens of JSON are forced.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -41,15 +41,19 @@ class Size:
     heads: int = 4
     intermediate: int = 256
     pieces: int = 440
-    """Most pieces besides single bytes. The least frequent words of the texts are left out, never a ``word``."""
+    """Most pieces besides single bytes. The least frequent words of briefs are left out first."""
     max_positions: int = 1536
 
 
-def build(folder: Path, texts: Iterable[str], words: Sequence[str], size: Size | None = None, seed: int = 0) -> Path:
-    """Writes the untrained network to ``folder`` and returns it; the same arguments give the same files.
+Texts = Mapping[str, Iterable[str]]
+"""Family → its briefs and the answers of its stakeholders."""
+FAMILIES = 3
+"""Families that must have a word before it is a token."""
 
-    ``texts`` are briefs and replies; ``words`` are pieces that must be there, as they stand in JSON.
-    """
+
+def build(folder: Path, texts: Texts, words: Sequence[str], size: Size | None = None, seed: int = 0) -> Path:
+    """Writes the untrained network to ``folder`` and returns it; the same arguments give the same files.
+    ``words`` are texts whose pieces must be there, such as those of JSON."""
     size = size or Size()
     return save_network(
         folder,
@@ -64,8 +68,8 @@ def build(folder: Path, texts: Iterable[str], words: Sequence[str], size: Size |
     )
 
 
-def tokenizer_of(texts: Iterable[str], words: Sequence[str], most: int) -> Tokenizer:
-    """Returns a tokenizer with bytes, ``words``, and the most frequent pieces of ``texts``, up to ``most``."""
+def tokenizer_of(texts: Texts, words: Sequence[str], most: int) -> Tokenizer:
+    """Returns a tokenizer with bytes, the pieces of ``words``, and the most frequent ones of ``texts``."""
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
     whole = "|".join(re.escape(text) for text in (SYSTEM, NOW, CHECKS))
@@ -77,11 +81,15 @@ def tokenizer_of(texts: Iterable[str], words: Sequence[str], most: int) -> Token
 
     needed = dict.fromkeys(piece for word in (SYSTEM, NOW, CHECKS, "system\n", "user\n", "assistant\n", *words)
                            for piece in pieces(word))  # fmt: skip
-    seen = Counter(piece for text in texts for piece in pieces(text))
-    for piece, _ in sorted(seen.items(), key=lambda found: (-found[1], found[0])):
-        if len(needed) >= most:
-            break
-        needed.setdefault(piece)
+    seen: Counter[str] = Counter()
+    families: Counter[str] = Counter()
+    for some in texts.values():
+        found = Counter(piece for text in some for piece in pieces(text))
+        seen += found
+        families.update(found.keys())
+    for piece, _ in sorted(seen.items(), key=lambda one: (-one[1], one[0])):
+        if len(needed) < most and families[piece] >= min(FAMILIES, len(texts)):
+            needed.setdefault(piece)
     vocabulary: dict[str, int] = {name: number for number, name in enumerate(SPECIAL)}
     for text in (*sorted(pre_tokenizers.ByteLevel.alphabet()), *(as_bytes.pre_tokenize_str(p)[0][0] for p in needed)):
         vocabulary.setdefault(text, len(vocabulary))

@@ -7,7 +7,8 @@ model keeps its weights and gets an adapter.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from onward.lm import paths, sft
@@ -16,11 +17,11 @@ from onward.rubrics.language import WEIGHTS
 from onward.rubrics.policy import demonstrations, prompts, vocabulary
 from onward.rubrics.policy.episodes import Player, answers_of
 from onward.rubrics.policy.plan import TINY, Plan
-from onward.rubrics.tasks import CHECKS, Task
+from onward.rubrics.tasks import CHECKS, TOPICS, Task
 
 ADAPTER = "writer"
-_TEXTS = 600
-"""Tasks whose briefs and answers the vocabulary is made of."""
+_TEXTS = 32
+"""Tasks of each family whose briefs and answers the vocabulary is made of."""
 
 Emit = Callable[..., None]
 
@@ -29,9 +30,7 @@ def untrained(plan: Plan, tasks: Sequence[Task], folder: Path) -> tuple[Language
     """Returns the model before any training, with the name of its new adapter. The base of ``tiny`` is
     written to ``folder``."""
     if plan.model == TINY:
-        some = random.Random(f"{plan.seed}/texts").choices(tasks, k=_TEXTS)
-        topics = sorted({topic for task in some for topic in task.topics})
-        vocabulary.build(folder, _texts(some), _words(topics), plan.size, plan.seed)
+        vocabulary.build(folder, _texts(tasks), _words(), plan.size, plan.seed)
         return paths.load(folder), None
     policy = paths.load(Path(plan.model))
     policy.new_adapter(ADAPTER, plan.lora_rank, 2.0 * plan.lora_rank, seed=plan.seed)
@@ -57,18 +56,20 @@ def warm_up(plan: Plan, player: Player, tasks: Sequence[Task], emit: Emit) -> No
         emit("warm_start", step=done.step, total=start.steps, loss=done.loss)
 
 
-def _texts(tasks: Sequence[Task]) -> Iterator[str]:
-    """Yields briefs with their checks, and all answers of stakeholders."""
+def _texts(tasks: Sequence[Task]) -> dict[str, list[str]]:
+    """Returns, by family, briefs with their checks and all answers of stakeholders, of a few tasks each."""
+    found: defaultdict[str, list[str]] = defaultdict(list)
     for task in tasks:
-        yield prompts.brief_of(task.brief, task.active)
-        for topic in task.topics:
-            yield answers_of(task)(topic)
+        if task.seed < _TEXTS:
+            found[task.family] += [prompts.brief_of(task.brief, task.active)]
+            found[task.family] += [answers_of(task)(topic) for topic in TOPICS]
+    return found
 
 
-def _words(topics: Sequence[str]) -> list[str]:
+def _words() -> list[str]:
     """Returns pieces of text that contain every word of rubrics and questions, as JSON has them."""
-    words = [f'{{"ask": "{topic}"}}' for topic in (*topics, prompts.ENOUGH)]
-    for name, arguments in CHECKS.items():
-        words += [f'"{word}"' for word in (name, *arguments)]
+    words = [f'{{"ask": "{topic}"}}' for topic in (*TOPICS, prompts.ENOUGH)]
+    for kind in CHECKS.values():
+        words += [f'"{word}"' for word in (kind.name, *kind.args)]
     words += ['{"criteria": [{"check": ', '}, {"check": ', ', "arg": ', ', "weight": ', "}]}"]
     return [*words, *map(str, WEIGHTS)]
