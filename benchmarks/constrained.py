@@ -1,12 +1,12 @@
-"""Cost of constrained sampling: the same number of tokens, with a grammar's mask and without one.
+"""Cost of constrained sampling and learning: the same tokens, under a grammar's masks and without them.
 
-The grammar asks for a list of objects that is longer than the answer may be, so every answer has its full
-length on both sides. ``ratio`` is the throughput with the grammar over that without it: 0.85 or more is the
-aim. ``compile_seconds`` is what the first request with a new schema waits for.
+Both grammars ask for a list of objects that is longer than the answer may be, so every answer has its full
+length on both sides. ``strings`` leaves most tokens open in each string. In ``enums`` one token is allowed at
+most places, and few at the others. ``ratio`` is the throughput under the grammar over that without it: 0.85 or
+more is the aim. ``learning`` takes one step of the learner on the answers, with their masks and as free rows
+of the same tokens. ``compile_seconds`` is what the first request with a new schema waits for.
 
-Results (SmolLM2, one thread, one run of each side, load 4 to 12 on two cores; results/constrained.json):
-0.89, 0.89 and 0.93 by processor time for 1, 8 and 32 answers. By the clock 0.73, 0.42 and 0.91: other
-programs took the cores in turn, so these say little. A new schema waits 0.03 s.
+RESULTS
 
     python benchmarks/constrained.py [--quick] [--json FILE] [--model NAME] [--threads N] [--repeats N]
 """
@@ -17,6 +17,7 @@ import json
 import random
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,10 @@ import torch  # isort: skip
 
 from lm_measure import arguments, compare, model_folder, report
 from onward.lm.constrained import CompiledGrammar, Grammar, GrammarCompiler
+from onward.lm.learner import Learner, LearnerConfig
 from onward.lm.policy import Policy
 from onward.lm.sampler import Sampler, SampleRequest
+from onward.lm.tokens import TokenRow
 
 ITEM = {
     "type": "object",
@@ -40,39 +43,78 @@ ITEM = {
     "required": ["name", "age", "kind", "tags"],
     "additionalProperties": False,
 }
-GRAMMAR = Grammar("json_schema", json.dumps({"type": "array", "items": ITEM, "minItems": 1000}))
+CHECKS = ("sum_matches", "has_section", "no_duplicates", "sorted_by", "within_budget", "cites_source")
+CRITERIA = [
+    {
+        "type": "object",
+        "properties": {
+            "check": {"const": check},
+            "arg": {"enum": ["summary", "risks", "total", "dates"]},
+            "weight": {"enum": [1, 2, 3, 4, 5]},
+        },
+        "required": ["check", "arg", "weight"],
+        "additionalProperties": False,
+    }
+    for check in CHECKS
+]
 
 
-def sample(policy: Policy, rows: int, new: int, grammar: CompiledGrammar | None) -> None:
-    """Draws ``rows`` answers of ``new`` tokens to prompts of their own."""
+def endless(items: dict[str, Any]) -> Grammar:
+    return Grammar("json_schema", json.dumps({"type": "array", "items": items, "minItems": 1000}))
+
+
+GRAMMARS = {"strings": endless(ITEM), "enums": endless({"anyOf": CRITERIA})}
+
+
+def sample(policy: Policy, rows: int, new: int, grammar: CompiledGrammar | None) -> list[TokenRow]:
+    """Draws ``rows`` answers of ``new`` tokens to prompts of their own, and returns them to train on."""
     rnd = random.Random(0)
     sampler = Sampler(policy, max_batch=rows)
-    for row in range(rows):
-        prompt = [rnd.randrange(3, policy.shape.vocab) for _ in range(32)]
-        sampler.submit(SampleRequest(str(row), prompt, new, seed=row, grammar=grammar))
-    drawn = 0
+    prompts = {str(row): [rnd.randrange(3, policy.shape.vocab) for _ in range(32)] for row in range(rows)}
+    for row, prompt in prompts.items():
+        request = SampleRequest(row, prompt, new, seed=int(row), grammar=grammar, for_training=True)
+        sampler.submit(request)
+    made = []
     while sampler.busy:
-        drawn += sum(len(one.token_ids) for one in sampler.step())
-    assert drawn == rows * new
+        for one in sampler.step():
+            assert len(one.token_ids) == new
+            made.append(TokenRow([], [], []))
+            made[-1].extend(prompts[one.request_id], one.token_ids, one.logprobs, one.allowed)
+    return made
+
+
+def learn(policy: Policy, rows: list[TokenRow]) -> None:
+    """Takes one step on ``rows``."""
+    policy.new_adapter("trained", 16)
+    learner = Learner(policy, "trained", LearnerConfig(epochs=1, minibatch_rows=len(rows)))
+    for _ in learner.update(rows, [(-1.0) ** number for number in range(len(rows))]):
+        pass
+    policy.remove_adapter("trained")
 
 
 def main() -> None:
-    given = arguments("The cost of a grammar's mask.").parse_args()
+    given = arguments("The cost of a grammar's masks.").parse_args()
     torch.set_num_threads(given.threads)
     with tempfile.TemporaryDirectory() as scratch:
         folder, name = model_folder(given, Path(scratch))
         policy = Policy.load(folder)
         compiler = GrammarCompiler(policy.tokenizer, policy.shape.vocab, [policy.tokenizer.eos_token_id])
-        started = time.perf_counter()
-        compiled = compiler(GRAMMAR)
-        compile_seconds = round(time.perf_counter() - started, 4)
+        sizes = ((4, 16), (16, 16)) if given.quick else ((1, 64), (8, 64), (32, 64))
         results: list[dict[str, Any]] = []
-        for rows, new in ((4, 16), (16, 16)) if given.quick else ((1, 64), (8, 64), (32, 64)):
-            runs = [
-                lambda rows=rows, new=new, grammar=grammar: sample(policy, rows, new, grammar)
-                for grammar in (compiled, None)
-            ]
-            case = {"case": f"{rows} answers of {new} tokens"}
+        compile_seconds = {}
+        for kind, grammar in GRAMMARS.items():
+            started = time.perf_counter()
+            compiled = compiler(grammar)
+            compile_seconds[kind] = round(time.perf_counter() - started, 4)
+            for rows, new in sizes:
+                runs = [lambda r=rows, n=new, g=one: sample(policy, r, n, g) for one in (compiled, None)]
+                case = {"case": f"{kind}: {rows} answers of {new} tokens"}
+                results.append(case | compare(runs[0], runs[1], "unconstrained", rows * new, given.repeats))
+            rows, new = sizes[1]
+            masked = sample(policy, rows, new, compiled)
+            free = [replace(row, allowed={}) for row in masked]
+            runs = [lambda some=some: learn(policy, some) for some in (masked, free)]
+            case = {"case": f"{kind}: learning from {rows} answers of {new} tokens"}
             results.append(case | compare(runs[0], runs[1], "unconstrained", rows * new, given.repeats))
     lowest = min(one["ratio"] for one in results)
     report("constrained", name, given, lowest, {"cases": results, "compile_seconds": compile_seconds})

@@ -43,6 +43,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "inspect_ai": ("eval",),
     "stable_baselines3": ("bench",),
     "tensorzero": ("tensorzero",),
+    "xgrammar": ("xgrammar",),
 }
 """Top-level module → the extras that install it. An error names the extra of the importing package if listed
 here, else the first."""

@@ -48,11 +48,12 @@ class GrammarError(OnwardError):
 
 @dataclass(frozen=True)
 class Grammar:
-    """A language of answers: ``source`` is a JSON schema, or a grammar in llguidance's dialect of Lark."""
+    """A language of answers: ``source`` is a JSON schema, a grammar in llguidance's dialect of Lark, or
+    a JSON list of all its texts."""
 
-    kind: Literal["json_object", "json_schema", "tool_calls"]
+    kind: Literal["json_object", "json_schema", "tool_calls", "texts"]
     source: str
-    form: Literal["json", "lark"] = "json"
+    form: Literal["json", "lark", "texts"] = "json"
 
     @property
     def record(self) -> dict[str, str]:
@@ -178,7 +179,7 @@ class GrammarCompiler:
             grammar.form,
             begin=lambda: LlguidanceConstraint(known.deep_copy()),
             vocab=self._vocab,
-            fingerprint=fingerprint(grammar, self._digest, self._engine),
+            fingerprint=digest_of(grammar.form, grammar.source, self._digest, self._engine),
             max_tokens=most_tokens(grammar.source) if grammar.form == "json" else None,
         )
 
@@ -229,9 +230,8 @@ def tokenizer_digest(tokenizer: PreTrainedTokenizerBase, vocab: int, stop_ids: S
     return hashlib.sha256(repr((described, vocab, list(stop_ids))).encode()).hexdigest()
 
 
-def fingerprint(grammar: Grammar, tokenizer: str, engine: str) -> str:
-    """Returns ``CompiledGrammar.fingerprint``; ``tokenizer`` is the digest of one."""
-    parts = (grammar.form, grammar.source, tokenizer, engine)
+def digest_of(*parts: object) -> str:
+    """Returns the digest of all that the masks of a grammar depend on, ``CompiledGrammar.fingerprint``."""
     return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 

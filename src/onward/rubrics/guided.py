@@ -1,4 +1,4 @@
-"""A worker that follows a rubric with limited effort: what its output scores, in expectation.
+"""Expected score of the guided worker's output (``tasks.worker``), without its draws.
 
 The worker satisfies the ``effort`` checks of greatest weight in the rubric, ties in any order with equal
 probability. Every other check holds by chance. The expectation is exact, so the reward has no noise from it.
@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import numpy as np
 
-EFFORT = 4
-CHANCE = 0.25
+from onward.rubrics.tasks.worker import BUDGET, BY_CHANCE
 
 
 def expected_score(
-    weights: np.ndarray, truth: np.ndarray, *, effort: int = EFFORT, chance: float = CHANCE
+    weights: np.ndarray, truth: np.ndarray, *, effort: int = BUDGET, chance: float = BY_CHANCE
 ) -> float:
     """Returns the expected score under the truth of an output that follows a rubric.
 
@@ -29,7 +28,7 @@ def expected_score(
 
 
 def expected_squared_difference(
-    weights: np.ndarray, truth: np.ndarray, *, effort: int = EFFORT, chance: float = CHANCE
+    weights: np.ndarray, truth: np.ndarray, *, effort: int = BUDGET, chance: float = BY_CHANCE
 ) -> float:
     """Returns the expected squared difference of the two scores of one output that follows the rubric.
 

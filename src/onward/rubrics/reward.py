@@ -233,3 +233,14 @@ def _by_check(rubric: Rubric, places: dict[Check, int], count: int) -> np.ndarra
 def counted(rewards: Sequence[RubricReward]) -> np.ndarray:
     """Returns which rewards are numbers; the others take no part in a mean, a deviation or a loss."""
     return np.array([reward.total is not None for reward in rewards], dtype=bool)
+
+
+def term_deviations(rewards: Sequence[RubricReward]) -> dict[str, float]:
+    """Returns the standard deviation of the total and of each term within a group of rewards.
+
+    Terms may cancel: a group whose total does not vary gives no gradient, though its terms vary.
+    """
+    given = [reward for reward in rewards if reward.total is not None]
+    names = sorted({name for reward in given for name in reward.terms})
+    found = {name: float(np.std([reward.terms.get(name, 0.0) for reward in given])) for name in names}
+    return {"total": float(np.std([reward.total for reward in given])) if given else 0.0} | found

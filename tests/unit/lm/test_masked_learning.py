@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import transformers
 from torch import Tensor
 
 from onward.errors import OnwardError, TrainingError
@@ -18,18 +22,23 @@ from onward.lm.algorithms import Grpo, Ppo, Reinforce, Rloo
 from onward.lm.any_model.policy import AnyPolicy
 from onward.lm.any_model.sampler import AnySampler
 from onward.lm.chat import Chat
-from onward.lm.constrained import CompiledGrammar, Grammar, GrammarCompiler, GrammarError
+from onward.lm.constrained import CompiledGrammar, Grammar, GrammarCompiler
 from onward.lm.head import backward_logprobs, token_logprobs
+from onward.lm.layout import to_transformers
 from onward.lm.learner import CriticConfig, Learner, LearnerConfig
 from onward.lm.masks import AllowedTokens
+from onward.lm.pairs import Pair, usable
 from onward.lm.permitted import Permitted
 from onward.lm.policy import Policy
+from onward.lm.preference import DpoConfig, PreferenceLearner
 from onward.lm.request import Sample, SampleRequest
 from onward.lm.sampler import Sampler
 from onward.lm.sft import SftConfig, SupervisedLearner
 from onward.lm.tiny import build_tiny
 from onward.lm.tokens import Call, TokenRow, rows_from_calls
-from onward.lm.trajectories import Trajectory, select
+from onward.lm.trajectories import Selection, Trajectory
+
+from .conftest import noisy_adapter
 
 SCHEMA: dict[str, Any] = {
     "type": "array",
@@ -269,3 +278,337 @@ def test_probabilities_of_the_allowed_tokens_sum_to_one(policy: Policy) -> None:
                 for token in row.allowed[t].ids]  # fmt: skip
         total = torch.stack([values[-1] for values in policy.logprobs(each)]).exp().sum()
         assert float(total) == pytest.approx(1.0, abs=1e-5)
+
+
+def log_policy(module: Any, row: TokenRow) -> tuple[Tensor, Tensor]:
+    """The slow reference: log-probs and entropies of the trained tokens, in double precision and densely."""
+    logits = module(torch.tensor([row.ids])).logits[0] / row.temperature
+    logps, entropies = [], []
+    for t in row.trained:
+        line = logits[t - 1]
+        if t in row.allowed:
+            line = line[torch.from_numpy(row.allowed[t].ids.copy()).long()]
+            target = row.allowed[t].ids.tolist().index(row.ids[t])
+        else:
+            target = row.ids[t]
+        every = line.log_softmax(-1)
+        logps.append(every[target])
+        entropies.append(-(every.exp() * every).sum())
+    return torch.stack(logps), torch.stack(entropies)
+
+
+@cache
+def network(folder: Path) -> Any:
+    return transformers.AutoModelForCausalLM.from_pretrained(folder).double()
+
+
+@torch.no_grad()
+def reference(policy: Policy, folder: Path, rows: list[TokenRow]) -> tuple[list[Tensor], list[Tensor]]:
+    """``log_policy`` of each row by transformers' own network with the weights of ``policy``."""
+    module = network(folder)
+    module.load_state_dict(to_transformers(policy.shape, policy.weights), strict=False)
+    both = [log_policy(module, row) for row in rows]
+    return [logp for logp, _ in both], [entropy for _, entropy in both]
+
+
+def gradient_of(learner: Any, steps: Iterator[Any], after: int = 0) -> tuple[dict[str, Tensor], Any]:
+    """The gradient of the step that follows ``after`` others and is not taken; and its metrics."""
+    for _ in range(after):
+        next(steps)
+    found: dict[str, Tensor] = {}
+
+    def keep() -> None:
+        for key, parameter in learner.tensors.items():
+            found[key] = parameter.grad.clone()
+
+    learner.stepper.optimizer.step = keep
+    return found, next(steps)
+
+
+def slope_along(
+    policy: Policy, gradient: dict[str, Tensor], loss: Callable[[], float], seed: int
+) -> tuple[float, float]:
+    """(difference of ``loss`` between two points of float32 weights, what ``gradient`` says of it).
+
+    The direction is half along the gradient, half at random, so that the difference is never near zero.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    tensors = list(policy.tensors())
+    slopes = [gradient[f"weights.{i}"] for i in range(len(tensors))]
+    size = torch.cat([one.flatten() for one in slopes]).norm()
+    before = [one.clone() for one in tensors]
+    ways = []
+    for one, slope in zip(tensors, slopes, strict=True):
+        noise = torch.randn(one.shape, generator=generator)
+        ways.append(2e-4 * (slope / size + 0.01 * noise))
+    points, values = [], []
+    for sign in (1.0, -1.0):
+        for one, start, way in zip(tensors, before, ways, strict=True):
+            one.copy_(start + sign * way)
+        points.append([one.double().clone() for one in tensors])
+        values.append(loss())
+    for one, start in zip(tensors, before, strict=True):
+        one.copy_(start)
+    said = sum(float((g.double() * (a - b)).sum()) for g, a, b in zip(slopes, *points, strict=True))
+    return values[0] - values[1], said
+
+
+def scored(rows: list[TokenRow], groups: int = 3) -> list[Trajectory]:
+    """Attempts with graded rewards, some of them alike."""
+    return [Trajectory([row], float((7 * n) % 5) / 4, group=n % groups) for n, row in enumerate(rows)]
+
+
+DECOUPLED = {"importance_cap": 1.3}
+ALGORITHMS = {
+    "rloo": (Rloo(), {}),
+    "grpo": (Grpo(), {}),
+    "reinforce": (Reinforce(), DECOUPLED),
+    "ppo": (Ppo(), {"critic": CriticConfig(), **DECOUPLED}),
+}
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_the_gradient_of_the_objective_equals_finite_differences_of_a_slow_reference(
+    policy: Policy, folder: Path, name: str
+) -> None:
+    """Clipped policy loss, KL, entropy and importance weights, after a first step: four log-probs differ."""
+    algorithm, more = ALGORITHMS[name]
+    chat, grammar = compiled(policy)
+    prompt, samples = drawn(Sampler(policy, 8), chat, grammar, 9, 1.2)
+    selection = algorithm.select(scored(rows_of(prompt, samples, 1.2)))
+    rows = selection.rows
+    with torch.no_grad():
+        for number, tensor in enumerate(policy.tensors()):  # the data is off policy
+            noise = torch.randn(tensor.shape, generator=torch.Generator().manual_seed(number))
+            tensor.add_(0.02 * noise)
+    policy.drop_copies()
+    config = LearnerConfig(
+        learning_rate=3e-3, epochs=2, minibatch_rows=64, max_grad_norm=1e9, kl_coef=0.3, entropy_coef=0.05,
+        dual_clip=None, **more,
+    )  # fmt: skip
+    learner = Learner(policy, None, config)
+    learner.open(rows)
+    values = None if learner.critic is None else learner.values()
+    estimate = algorithm.estimate(selection, learner.reward_penalty(), values)
+    start, _ = reference(policy, folder, rows)
+    gradient, metrics = gradient_of(learner, learner.update(rows, estimate.advantages, estimate.returns), 1)
+    recorded = [torch.tensor([row.logprobs[t] for t in row.trained]).double() for row in rows]
+    count = sum(len(row.trained) for row in rows)
+    assert [len(one) for one in estimate.advantages] == [len(row.trained) for row in rows]
+    assert count < sum(row.sampled_count for row in rows) / 2  # most tokens are forced and count nowhere
+    old = start if "importance_cap" in more else recorded
+    here, uncertain = reference(policy, folder, rows)
+
+    def loss() -> float:
+        policy.drop_copies()
+        total = 0.0
+        for k, (logp, entropy) in enumerate(zip(*reference(policy, folder, rows), strict=True)):
+            advantage = estimate.advantages[k].double()
+            weight = (start[k] - recorded[k]).exp().clamp_max(1.3) if old is start else torch.ones_like(logp)
+            ratio = (logp - old[k]).exp()
+            each = -torch.min(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage)
+            each = each + 0.3 * (here[k] - old[k]).exp() * (logp - start[k]) ** 2 / 2
+            total += float((each * weight - 0.05 * entropy).sum()) / count
+        return total
+
+    for seed in (1, 2):
+        difference, said = slope_along(policy, gradient, loss, seed)
+        assert abs(said) > 1e-5 and difference == pytest.approx(said, rel=1e-4)
+    assert metrics.entropy == pytest.approx(float(torch.cat(uncertain).mean()), abs=1e-4)
+    worst = max(float((a - b).exp().max()) for a, b in zip(here, old, strict=True))
+    assert metrics.ratio_max == pytest.approx(worst, rel=1e-3)
+
+
+def test_the_gradient_of_imitation_equals_finite_differences_and_forced_tokens_add_none(
+    policy: Policy, folder: Path
+) -> None:
+    chat, grammar = compiled(policy)
+    prompt, samples = drawn(Sampler(policy, 8), chat, grammar, 4)
+    rows = rows_of(prompt, samples)
+    learner = SupervisedLearner(policy, None, SftConfig(1e-3, 64, max_grad_norm=1e9))
+    gradient, metrics = gradient_of(learner, learner.update(rows))
+    count = sum(len(row.trained) for row in rows)
+
+    def loss() -> float:
+        policy.drop_copies()
+        return -float(torch.cat(reference(policy, folder, rows)[0]).sum()) / count
+
+    assert metrics.tokens == count < sum(row.sampled_count for row in rows) / 2
+    assert metrics.loss == pytest.approx(loss(), abs=1e-5) == learner.loss(rows)
+    difference, said = slope_along(policy, gradient, loss, 3)
+    assert difference == pytest.approx(said, rel=1e-4)
+
+
+def test_the_gradient_of_preferences_equals_finite_differences(policy: Policy, folder: Path) -> None:
+    chat, grammar = compiled(policy)
+    rows = rows_of(*drawn(Sampler(policy, 8), chat, grammar, 6))
+    pairs = usable([Pair([rows[k]], [rows[k + 1]]) for k in (0, 2, 4)], 500).pairs
+    learner = PreferenceLearner(
+        policy, None, DpoConfig(beta=0.4, max_grad_norm=1e9, epochs=2, learning_rate=3e-3)
+    )
+    flat = [side[0] for pair in pairs for side in (pair.chosen, pair.rejected)]
+    start, _ = reference(policy, folder, flat)
+    gradient, metrics = gradient_of(learner, learner.update(pairs), 1)
+
+    def loss() -> float:
+        policy.drop_copies()
+        sums = torch.stack(
+            [(a - b).sum() for a, b in zip(reference(policy, folder, flat)[0], start, strict=True)]
+        )
+        return -float(torch.nn.functional.logsigmoid(0.4 * (sums[::2] - sums[1::2])).mean())
+
+    assert metrics.loss == pytest.approx(loss(), abs=1e-5) and metrics.loss < math.log(2)
+    difference, said = slope_along(policy, gradient, loss, 4)
+    assert difference == pytest.approx(said, rel=1e-4)
+
+
+# --- invariants of an update -------------------------------------------------------------------------
+
+ONE_STEP = LearnerConfig(learning_rate=1e-3, epochs=1, minibatch_rows=64, max_grad_norm=1e9, kl_coef=0.1,
+                         entropy_coef=0.01)  # fmt: skip
+
+
+def first_gradient(
+    policy: Policy | AnyPolicy,
+    rows: list[TokenRow],
+    advantages: list[float],
+    config: LearnerConfig = ONE_STEP,
+) -> tuple[dict[str, Tensor], Any]:
+    learner = Learner(policy, "x", config)
+    return gradient_of(learner, learner.update(rows, advantages))
+
+
+def same(a: dict[str, Tensor], b: dict[str, Tensor], tolerance: float = 2e-5) -> bool:
+    scales = {name: float(one.abs().max()) for name, one in b.items()}
+    assert any(scales.values())
+    return all(float((a[n] - b[n]).abs().max()) <= tolerance * scales[n] + 1e-8 for n in b)
+
+
+def test_before_the_first_step_ratios_are_one_and_divergences_zero(policy: Policy) -> None:
+    chat, grammar = compiled(policy)
+    noisy_adapter(policy, "x", [0, 1])
+    rows = rows_of(*drawn(Sampler(policy, 8), chat, grammar, 6))  # sampled without the adapter
+    rows = [replace(row, logprobs=values.tolist())
+            for row, values in zip(rows, policy.logprobs(rows, "x"), strict=True)]  # fmt: skip
+    _, metrics = first_gradient(policy, rows, [1.0, -1.0, 0.5, 0.0, 2.0, -0.5])
+    assert metrics.ratio_max == pytest.approx(1.0, abs=1e-4) and metrics.ratio_mean == pytest.approx(
+        1.0, abs=1e-4
+    )
+    assert metrics.kl < 1e-8 and metrics.reference_kl < 1e-8 and metrics.logprob_difference < 1e-3
+
+
+def test_masked_gradients_do_not_depend_on_row_order_padding_or_micro_batches(policy: Policy) -> None:
+    chat, grammar = compiled(policy)
+    noisy_adapter(policy, "x", [0, 1])
+    rows = rows_of(*drawn(Sampler(policy, 8), chat, grammar, 7, 1.3), 1.3)
+    free = TokenRow([5, 6, 7, 8, 9], [False, True, False, True, True], [0.0, -2.0, 0.0, -3.0, -1.0])
+    rows.append(free)  # an unconstrained row among them
+    advantages = [1.0, -1.0, 0.5, 2.0, -0.3, 0.7, 1.1, -0.9]
+    whole, _ = first_gradient(policy, rows, advantages)
+    for limit in (1, 60):
+        assert same(
+            first_gradient(policy, rows, advantages, replace(ONE_STEP, micro_batch_tokens=limit))[0], whole
+        )
+    assert same(first_gradient(policy, rows[::-1], advantages[::-1])[0], whole)
+    longer = [replace(row, ids=[*row.ids, 7, 8], sampled=[*row.sampled, False, False],
+                      logprobs=[*row.logprobs, 0.0, 0.0]) for row in rows]  # fmt: skip
+    assert same(first_gradient(policy, longer, advantages)[0], whole)
+
+
+def test_both_paths_have_the_same_gradient_under_masks(folder: Path, tmp_path: Path) -> None:
+    policy, other = Policy.load(folder), AnyPolicy.load(folder)
+    chat, grammar = compiled(policy)
+    noisy_adapter(policy, "x", [0, 1])
+    policy.save_adapter("x", tmp_path)
+    other.add_adapter("x", tmp_path)
+    rows = rows_of(*drawn(Sampler(policy, 8), chat, grammar, 5))
+    advantages = [1.0, -1.0, 0.5, 2.0, -0.3]
+    assert same(first_gradient(other, rows, advantages)[0], first_gradient(policy, rows, advantages)[0], 2e-4)
+
+
+def test_equal_rewards_teach_nothing(policy: Policy) -> None:
+    chat, grammar = compiled(policy)
+    noisy_adapter(policy, "x", [0, 1])
+    rows = rows_of(*drawn(Sampler(policy, 8), chat, grammar, 4))
+    selection = Selection([Trajectory([row], 0.75, group="a") for row in rows])
+    estimate = Rloo().estimate(selection, None, None)
+    before = {name: one.clone() for name, one in policy.adapter("x").params.items()}
+    learner = Learner(policy, "x", LearnerConfig(learning_rate=1e-2, epochs=1))
+    (metrics,) = learner.update(selection.rows, estimate.advantages)
+    assert metrics.grad_norm == 0.0
+    assert all(torch.equal(one, before[name]) for name, one in policy.adapter("x").params.items())
+
+
+def test_an_update_under_masks_that_is_resumed_takes_the_steps_of_one_without_a_stop(
+    folder: Path, tmp_path: Path
+) -> None:
+    config = LearnerConfig(learning_rate=1e-2, epochs=2, minibatch_rows=2, kl_coef=0.1)
+    policy = Policy.load(folder)
+    chat, grammar = compiled(policy)
+    rows = rows_of(*drawn(Sampler(policy, 8), chat, grammar, 6))
+    advantages = [1.0, -1.0, 0.5, 2.0, -0.3, 0.1]
+    noisy_adapter(policy, "x", [0, 1])
+    policy.save_adapter("x", tmp_path / "start")
+
+    def learner() -> Learner:
+        one = Policy.load(folder)
+        one.add_adapter("x", tmp_path / "start")
+        return Learner(one, "x", config)
+
+    whole = learner()
+    for _ in whole.update(rows, advantages):
+        pass
+    first = learner()
+    steps = first.update(rows, advantages)
+    next(steps)
+    next(steps)
+    first.save(tmp_path / "state")
+    again = learner()
+    again.restore(tmp_path / "state")
+    with pytest.raises(TrainingError):  # other masks are other data
+        next(again.update([replace(row, allowed={}) for row in rows], advantages))
+    again = learner()
+    again.restore(tmp_path / "state")
+    for _ in again.update([copy.deepcopy(row) for row in rows], advantages):
+        pass
+    for name, one in whole.tensors.items():
+        assert torch.equal(one, again.tensors[name])
+
+
+# --- rows --------------------------------------------------------------------------------------------
+
+
+def test_a_forced_token_is_sampled_but_trained_nowhere() -> None:
+    forced, choice = words_of([6], 9), words_of([7, 8], 9)
+    row = TokenRow([], [], [])
+    row.extend([1, 2], [6, 7, 6], [0.0, -0.7, 0.0], [forced, choice, forced])
+    row.extend([3], [5], [-1.5])
+    assert row.sampled_count == 4 and row.trained == [3, 6]
+    assert row.stretches() == [(0, 1), (0, 1)]  # a forced token does not cut its turn in two
+    assert row.cut(4).trained == [3] and set(row.cut(4).allowed) == {2, 3}
+    with pytest.raises(OnwardError, match="3 tokens has 1 masks"):
+        row.extend([], [1, 2, 3], allowed=[forced])
+
+
+def test_calls_keep_their_masks_in_rows_and_a_turn_without_a_choice_keeps_its_place() -> None:
+    forced, choice = words_of([6], 9), words_of([7, 8], 9)
+    calls = [
+        Call([1], [7, 6], [-0.7, 0.0], 1.0, "a", allowed=[choice, forced]),
+        Call([2], [6, 6], [0.0, 0.0], 1.0, "b", "a", allowed=[forced, forced]),
+        Call([3], [5], [-1.5], 1.0, "c", "b"),
+    ]
+    (row,) = rows_from_calls(calls)
+    assert row.allowed == {1: choice, 2: forced, 4: forced, 5: forced} and row.trained == [1, 7]
+    one = Trajectory([row], 1.0, turn_rewards=[0.25, 0.5, 0.25])
+    assert one.turn_ends() == [0, 0, 1]  # the second turn ends where the choice before it was made
+    assert one.token_rewards().tolist() == [0.75, 0.25]
+    with pytest.raises(OnwardError, match="1 tokens but 2 masks"):
+        rows_from_calls([replace(calls[2], continues=None, allowed=[forced, forced])])
+
+
+def test_rows_without_masks_are_packed_and_digested_as_before(policy: Policy) -> None:
+    row = TokenRow([5, 6, 7, 8, 9], [True, True, False, False, True], [0.0] * 5)
+    wanted, _ = policy.states([row], None)
+    assert wanted.permitted is None and wanted.places == [(0, 1), (0, 4)] and row.masks_digest() == b""
+    masked = replace(row, allowed={1: words_of([6, 7], policy.shape.vocab)})
+    assert policy.states([masked], None)[0].permitted is not None and masked.masks_digest() != b""

@@ -62,6 +62,8 @@ class Sandbox:
 
     def __init__(self, limits: Limits | None = None, *, at_once: int = 2) -> None:
         self._limits = limits or Limits()
+        self._at_once = at_once
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._free = asyncio.Semaphore(at_once)
         self._checked = False
 
@@ -86,6 +88,9 @@ class Sandbox:
     async def run(self, source: str, stdin: str = "") -> Outcome:
         """Runs a program to its end or to a limit. Raises ConfigError if it cannot be confined."""
         await self.check()
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:  # a semaphore belongs to one loop
+            self._loop, self._free = loop, asyncio.Semaphore(self._at_once)
         async with self._free:
             return (await self._once(source, stdin))[0]
 

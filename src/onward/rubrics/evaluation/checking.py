@@ -41,6 +41,6 @@ async def check_evaluator(
     ]
     if totals and all(total is not None and total >= 1 for total in totals):
         raise EvaluationError(
-            f"The evaluator {evaluator.name!r} cannot fail: all {len(totals)} poor workflows have full marks. "
-            f"Add a criterion that one of them breaks."
+            f"The evaluator {evaluator.name!r} cannot fail: all {len(totals)} poor workflows have full "
+            f"marks. Add a criterion that one of them breaks."
         )

@@ -134,7 +134,7 @@ def plain(value: Any) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, BaseModel):
-        return plain(value.model_dump(mode="json"))
+        return plain(value.model_dump())
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {one.name: plain(getattr(value, one.name)) for one in dataclasses.fields(value)}
     if isinstance(value, Mapping):
@@ -143,7 +143,7 @@ def plain(value: Any) -> Any:
         return [plain(one) for one in value]
     if isinstance(value, set | frozenset):
         return sorted((plain(one) for one in value), key=str)
-    return str(value)
+    return getattr(value, "__name__", None) or str(value)
 
 
 def _field(value: Any, name: str) -> Any:

@@ -87,12 +87,13 @@ class EvaluationResult:
 
     @property
     def criteria(self) -> tuple[CriterionResult, ...]:
-        """Results of all criteria."""
+        """Results of all criteria, by id."""
         groups = [
             *(group for score in self.preference_scores.values() for group in score.rubric_group_results),
             *self.evaluation_results,
         ]
-        return tuple(result for group in groups for result in group.rubric_scores)
+        results = [result for group in groups for result in group.rubric_scores]
+        return tuple(sorted(results, key=lambda result: result.id))
 
     @property
     def digest(self) -> str:

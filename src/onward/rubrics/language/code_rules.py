@@ -80,10 +80,9 @@ async def code_outcomes(
     ended = await sandbox.run(_PROGRAM, request)
     count = len(artefacts)
     if ended.status != "finished":
-        reason = {
-            "time": "The rule exceeded its time.",
-            "output": "The rule wrote too much.",
-        }.get(ended.status, f"The rule ended its process: {ended.errors.splitlines()[-1:] or ['no reason']}.")
+        last = (ended.errors.splitlines() or ["it gave no reason"])[-1]
+        reasons = {"time": "The rule exceeded its time.", "output": "The rule wrote too much."}
+        reason = reasons.get(ended.status, f"The rule ended its process: {last}")
         return [failed(reason, max_score)] * count
     answers = _answers(ended.output, count)
     if answers is None:

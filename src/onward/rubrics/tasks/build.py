@@ -6,6 +6,7 @@ import copy
 import random
 from collections.abc import Sequence
 from datetime import date, timedelta
+from typing import Any
 
 from onward.rubrics.check import Check
 from onward.rubrics.tasks.artefacts import Artefact, Facts, Section, number, words
@@ -31,7 +32,7 @@ def compliant(
     """Returns an artefact that satisfies every active check."""
     draw = random.Random(f"artefact/{family.id}/{seed}")
     args = {name: [check.arg for check in active if check.name == name] for name in CHECKS}
-    rows = _rows(args, records, facts)
+    rows = _rows(args, records, facts, family.words.money)
     return {
         "title": f"{family.noun.capitalize()} {records[0].date[:4]}",
         "body": _body(family, max(map(int, args["min_words"]), default=_BODY_WORDS), len(records), draw),
@@ -46,6 +47,7 @@ def compliant(
         "metadata": {
             "family": family.id,
             "seed": seed,
+            "unit": family.words.unit,
             "signoffs": [
                 {"role": role, "name": draw.choice(PEOPLE), "date": records[-1].date}
                 for role in (args["signoff_present"] or ["manager"])
@@ -67,15 +69,17 @@ def broken(
     return made
 
 
-def _rows(args: dict[str, list[str]], records: Sequence[Record], facts: Facts) -> list[dict[str, object]]:
+def _rows(
+    args: dict[str, list[str]], records: Sequence[Record], facts: Facts, money: bool
+) -> list[dict[str, Any]]:
     decimals = int((args["rounding"] or ["2"])[0])
-    rows: list[dict[str, object]] = [
+    rows: list[dict[str, Any]] = [
         {
             "id": one.id,
             "name": one.name,
             "date": one.date,
-            "amount": f"EUR {one.amount:,.2f}",
-            "tax": f"{one.tax:.2f}",
+            "amount": f"EUR {one.amount:,.2f}" if money else f"{one.amount:.1f}",
+            **({"tax": f"{one.tax:.2f}"} if money else {}),
             "rate": f"{one.rate:.{decimals}f}",
             "owner": one.owner,
             "status": one.status,
@@ -94,9 +98,10 @@ def _rows(args: dict[str, list[str]], records: Sequence[Record], facts: Facts) -
     return sorted(rows, key=sort_key(args["sorted_by"][0])) if args["sorted_by"] else rows
 
 
-def _totals(rows: Sequence[dict[str, object]]) -> dict[str, float]:
-    net, tax = (sum(number(row[column]) for row in rows) for column in ("amount", "tax"))
-    return {"subtotal": round(net, 2), "tax": round(tax, 2), "total": round(net + tax, 2)}
+def _totals(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
+    net, tax = (sum(number(row.get(column, 0)) for row in rows) for column in ("amount", "tax"))
+    taxed = {"tax": round(tax, 2)} if tax else {}
+    return {"subtotal": round(net, 2), **taxed, "total": round(net + tax, 2)}
 
 
 def _body(family: Family, least: int, items: int, draw: random.Random) -> str:

@@ -12,7 +12,14 @@ from onward.rubrics.tasks import text_checks as text
 from onward.rubrics.tasks.artefacts import Artefact, Facts
 from onward.spelling import closest_name
 
-DIMENSIONS = ("accuracy", "completeness", "brevity", "compliance", "traceability", "actionability")
+DIMENSIONS: tuple[str, ...] = (
+    "accuracy",
+    "completeness",
+    "brevity",
+    "compliance",
+    "traceability",
+    "actionability",
+)
 """The six dimensions of a preference, in the order of every table."""
 Predicate = Callable[[Artefact, str, Facts], bool]
 Operator = Callable[[Artefact, str, Facts], None]
@@ -49,7 +56,7 @@ _TABLE: tuple[CheckKind, ...] = (
         "order_before", "brevity",
         ("background<analysis", "options<decision", "timeline<impact", "key points<notes"),
         "Are the two sections in the order {arg}?",
-        text.order_before, (text.swap_sections, text.move_second_up),
+        text.order_before, (text.swap_sections, text.move_first_last),
     ),
     CheckKind(
         "contains_term", "completeness", tuple(text.SYNONYMS), "Does the text use the word '{arg}'?",

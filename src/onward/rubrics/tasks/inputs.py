@@ -50,6 +50,12 @@ class Words:
     expected: str = "expected"
     low: float = 80.0
     high: float = 4000.0
+    unit: str = "EUR"
+    """Unit of the amounts. Euros have tax and two decimals, all else one decimal."""
+
+    @property
+    def money(self) -> bool:
+        return self.unit == "EUR"
 
 
 Layout = Callable[[Words, Sequence[Record], Sequence[Contact], str, tuple[str, ...]], tuple[Resource, ...]]
@@ -74,15 +80,16 @@ def draw_records(words: Words, draw: random.Random) -> tuple[Record, ...]:
     people = draw.sample(PEOPLE, len(PEOPLE))
     for place, part in enumerate(deviations):
         at, day = at + draw.randint(1, 40), day + timedelta(draw.randint(1, 6))
-        expected = round(draw.uniform(words.low, words.high), 2)
-        amount = round(expected * (1 + part) + place / 100, 2)
-        person = people[place]
+        decimals = 2 if words.money else 1
+        expected = round(draw.uniform(words.low, words.high), decimals)
+        amount = round(expected * (1 + part) + (place / 100 if words.money else 0), decimals)
+        owner = people[place]
         found.append(
             Record(
                 f"{words.prefix}-{at:04d}", draw.choice(words.names), day.isoformat(), amount, expected,
-                round(amount * 0.2, 2), round(draw.uniform(2.0, 48.0), 2), people[(place + 1) % count],
+                round(amount * 0.2, 2), round(draw.uniform(2.0, 48.0), 2), owner,
                 STATUSES[0] if place in (1, 4) else draw.choice(STATUSES), draw.choice(words.reasons),
-                f"{person.lower().replace(' ', '.')}@example.org",
+                f"{owner.lower().replace(' ', '.')}@example.org",
             )
         )  # fmt: skip
     draw.shuffle(found)
@@ -125,8 +132,12 @@ def facts_of(records: Sequence[Record], contacts: tuple[Contact, ...], threshold
     )
 
 
-def table(id: str, name: str, columns: dict[str, str], records: Sequence[Record]) -> Resource:
-    """Returns a table; ``columns`` maps each title to the field of a record that it shows."""
+def table(id: str, name: str, words: Words, columns: dict[str, str], records: Sequence[Record]) -> Resource:
+    """Returns a table; ``columns`` maps each title to the field of a record that it shows.
+
+    A column of tax is for money alone.
+    """
+    columns = {title: field for title, field in columns.items() if field != "tax" or words.money}
     rows = tuple(tuple(str(getattr(record, field)) for field in columns.values()) for record in records)
     return Resource(id, name, tuple(columns), rows)
 
@@ -137,8 +148,9 @@ def policy(id: str, name: str, words: Words, threshold: str, contacts: Sequence[
         f"Contact {number}: {one.raw['email']}, account {one.raw['iban']}, telephone {one.raw['phone']}."
         for number, one in enumerate(contacts, 1)
     )
+    tax = f"Tax is 20 percent of the {words.amount}. " if words.money else ""
     text = (
         f"Every {words.item} whose {words.amount} deviates from the {words.expected} by more than "
-        f"{threshold} percent is flagged. Tax is 20 percent of the {words.amount}. {people}"
+        f"{threshold} percent is flagged. Amounts are in {words.unit}. {tax}{people}"
     )
     return Resource(id, name, text=text)

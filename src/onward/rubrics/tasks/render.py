@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from xml.sax.saxutils import escape
 
-from onward.files import make_folder
+from onward.files import make_folder, write_whole
 from onward.rubrics.tasks.artefacts import Artefact
 from onward.rubrics.tasks.inputs import Resource
 from onward.rubrics.tasks.task import Task
@@ -84,7 +84,7 @@ def workbook(sheets: Mapping[str, Rows]) -> bytes:
 
 def write_files(task: Task, artefact: Artefact, folder: Path) -> list[Path]:
     """Writes the inputs of a task and one artefact into ``folder`` and returns the files."""
-    make_folder(folder, 0o755)
+    make_folder(folder)
     rows = _cells(artefact["rows"])
     sheets = {"items": rows, "actions": _cells(artefact["actions"])}
     contents: dict[str, bytes] = {
@@ -99,7 +99,7 @@ def write_files(task: Task, artefact: Artefact, folder: Path) -> list[Path]:
             resource
         ).encode()
     for name, data in contents.items():
-        (folder / name).write_bytes(data)
+        write_whole(folder / name, data)
     return [folder / name for name in contents]
 
 

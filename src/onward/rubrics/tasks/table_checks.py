@@ -20,7 +20,7 @@ _ROUNDED = {"0": re.compile(r"-?\d+"), "2": re.compile(r"-?\d+\.\d{2}")}
 
 def _sum_of(artefact: Artefact, field: str) -> float:
     columns = {"subtotal": ("amount",), "tax": ("tax",), "total": ("amount", "tax")}[field]
-    return sum(number(row.get(column)) for row in artefact["rows"] for column in columns)
+    return sum(number(row.get(column, 0)) for row in artefact["rows"] for column in columns)
 
 
 def sum_matches(artefact: Artefact, arg: str, facts: Facts) -> bool:

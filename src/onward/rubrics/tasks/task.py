@@ -102,7 +102,7 @@ class Task:
         return broken(self.compliant, self.active, [bool(bit) for bit in bits], self.facts, way)
 
     def bits(self, artefact: Artefact) -> np.ndarray:
-        """Returns which active checks an artefact satisfies. Raises ConfigError if a part of it is missing."""
+        """Returns which active checks an artefact satisfies. Raises ConfigError if a part is missing."""
         missing = Artefact.__required_keys__ - set(artefact)
         if missing:
             raise ConfigError(
@@ -131,18 +131,16 @@ def make_task(family: str, seed: int) -> Task:
     Seeds below 1,000,000 are for training; the next three millions are the held-out splits of the same
     families (``SEED_SPLITS``). Raises ConfigError for an unknown family or a seed outside of the splits.
     """
-    kind, split = family_of(family), split_of(seed)
-    draw, table = random.Random(f"task/{family}/{seed}"), truth_table_of(family)
-    rows = table.reserved_rows if split == "new_preferences" else table.training_rows
+    table, draw = truth_table_of(family), random.Random(f"preferences/{family}/{seed}")
+    rows = table.reserved_rows if split_of(seed) == "new_preferences" else table.training_rows
     row = rows[int(draw.random() * len(rows))]
     levels = dict(zip(DIMENSIONS, table.levels[row].tolist(), strict=True))
     hidden = () if draw.random() < STATED_ALL else tuple(draw.sample(DIMENSIONS, 3))
-    checks = [Check(one.name, _argument(one, split, draw)) for one in kind.picks]
-    return _assembled(kind, seed, checks, table.weights[row], levels, hidden, draw)
+    return _assembled(family_of(family), seed, table.weights[row], levels, hidden)
 
 
 def task_with(family: str, seed: int, levels: Mapping[str, int], hidden: Sequence[str] = ()) -> Task:
-    """Returns a task of training with these preferences instead of drawn ones.
+    """Returns the task of a family and a seed with these preferences instead of the drawn ones.
 
     Raises ConfigError if a dimension or level is unknown, or if the truth would break a limit.
     """
@@ -156,14 +154,12 @@ def task_with(family: str, seed: int, levels: Mapping[str, int], hidden: Sequenc
             f"The levels {dict(levels)} with {list(hidden)} hidden are no preference: give 0, 1 or 3 for "
             f"each of {', '.join(DIMENSIONS)}."
         )
-    weights = weights_of(kind.facets, levels)
-    if weights is None:
+    weights, within = weights_of(kind.facets, np.array([[levels[name] for name in DIMENSIONS]]))
+    if not within[0]:
         raise ConfigError(
             f"The levels {dict(levels)} give {family} too few criteria or one above 0.4: raise another level."
         )
-    draw = random.Random(f"task/{family}/{seed}")
-    checks = [Check(one.name, _argument(one, "train", draw)) for one in kind.picks]
-    return _assembled(kind, seed, checks, weights, dict(levels), tuple(hidden), draw)
+    return _assembled(kind, seed, weights[0], dict(levels), tuple(hidden))
 
 
 def split_of(seed: int) -> str:
@@ -184,25 +180,25 @@ def _argument(one: Pick, split: str, draw: random.Random) -> str:
 
 
 def _assembled(
-    kind: Family,
-    seed: int,
-    checks: list[Check],
-    weights: np.ndarray,
-    levels: dict[str, int],
-    hidden: tuple[str, ...],
-    draw: random.Random,
+    kind: Family, seed: int, weights: np.ndarray, levels: dict[str, int], hidden: tuple[str, ...]
 ) -> Task:
+    """Arguments and wording have draws of their own, so that they do not depend on the preferences."""
+    split, draw = split_of(seed), random.Random(f"task/{kind.id}/{seed}")
+    checks = [Check(one.name, _argument(one, split, draw)) for one in kind.picks]
     order = sorted(range(len(checks)), key=checks.__getitem__)
     truth = weights[order]
     truth.setflags(write=False)
-    stated = [name for name in DIMENSIONS if name not in hidden]
+    goal = draw.choice(kind.goals)
+    sentences = [brief_sentence(name, levels[name], kind.noun, draw) for name in DIMENSIONS]
+    stated = [sentence for name, sentence in zip(DIMENSIONS, sentences, strict=True) if name not in hidden]
     draw.shuffle(stated)
-    sentences = [
-        draw.choice(kind.goals),
-        *(brief_sentence(name, levels[name], kind.noun, draw) for name in stated),
-        *(() if hidden else (ALL_STATED.format(noun=kind.noun),)),
-    ]
+    end = () if hidden else (ALL_STATED.format(noun=kind.noun),)
     return Task(
-        kind.id, seed, " ".join(sentences), tuple(checks[place] for place in order), truth, levels,
+        kind.id,
+        seed,
+        " ".join((goal, *stated, *end)),
+        tuple(checks[place] for place in order),
+        truth,
+        levels,
         tuple(name for name in DIMENSIONS if name in hidden),
-    )  # fmt: skip
+    )

@@ -105,9 +105,8 @@ def swap_sections(artefact: Artefact, arg: str, facts: Facts) -> None:
     sections[first], sections[second] = sections[second], sections[first]
 
 
-def move_second_up(artefact: Artefact, arg: str, facts: Facts) -> None:
-    first, second = (index_of(artefact, name) or 0 for name in pair_of(arg))
-    artefact["sections"].insert(first, artefact["sections"].pop(second))
+def move_first_last(artefact: Artefact, arg: str, facts: Facts) -> None:
+    artefact["sections"].append(artefact["sections"].pop(index_of(artefact, pair_of(arg)[0]) or 0))
 
 
 def contains_term(artefact: Artefact, arg: str, facts: Facts) -> bool:

@@ -11,7 +11,6 @@ import numpy as np
 
 from onward.errors import ConfigError
 from onward.rubrics.tasks.checks import DIMENSIONS
-from onward.rubrics.tasks.designs import score_variance
 
 LEVELS = (0, 1, 3)
 """Levels of a dimension: it does not matter, it helps, it is decisive."""
@@ -25,22 +24,30 @@ RESERVED: Mapping[tuple[str, str], tuple[int, int]] = {
 """Pairs of dimensions and pairs of their levels that only the split ``new_preferences`` has."""
 
 
-def weights_of(picks: tuple[tuple[str, int], ...], levels: Mapping[str, int]) -> np.ndarray | None:
-    """Returns the weights of the picked checks, in their order; None if the levels break a limit.
+def weights_of(picks: tuple[tuple[str, int], ...], levels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the weights of the picked checks for each row of ``levels`` (n, 6), and which are valid.
 
     ``picks`` has the dimension and the base of each check. The weight is proportional to base times level.
     The six largest stay; of equal ones the earlier stays.
     """
-    raw = np.array([base * levels[dimension] for dimension, base in picks], dtype=np.float64)
-    raw[np.argsort(-raw, kind="stable")[MOST_CRITERIA:]] = 0.0
-    if np.count_nonzero(raw) < LEAST_CRITERIA or raw.max() > HEAVIEST * raw.sum():
-        return None
-    return raw / raw.sum()
+    raw = levels[:, [DIMENSIONS.index(name) for name, _ in picks]] * np.array(
+        [base for _, base in picks], float
+    )
+    dropped = np.argsort(-raw, axis=1, kind="stable")[:, MOST_CRITERIA:]
+    np.put_along_axis(raw, dropped, 0.0, axis=1)
+    weights = raw / np.maximum(raw.sum(axis=1, keepdims=True), 1.0)
+    within = (raw > 0).sum(axis=1) >= LEAST_CRITERIA
+    within &= weights.max(axis=1) <= HEAVIEST
+    within &= (weights * weights).sum(axis=1) / 4 >= LEAST_VARIANCE  # designs.score_variance
+    return weights, within
 
 
-def is_reserved(levels: Mapping[str, int]) -> bool:
-    """Whether the levels have a pair that training never shows."""
-    return any((levels[one], levels[two]) == pair for (one, two), pair in RESERVED.items())
+def is_reserved(levels: np.ndarray) -> np.ndarray:
+    """Returns which rows of ``levels`` have a pair that training never shows."""
+    found = np.zeros(len(levels), dtype=bool)
+    for names, pair in RESERVED.items():
+        found |= (levels[:, [DIMENSIONS.index(name) for name in names]] == pair).all(axis=1)
+    return found
 
 
 @dataclass(frozen=True)
@@ -53,11 +60,18 @@ class TruthTable:
 
     @cached_property
     def training_rows(self) -> list[int]:
+        """Rows without a reserved pair."""
         return np.flatnonzero(~self.reserved).tolist()
 
     @cached_property
     def reserved_rows(self) -> list[int]:
-        return np.flatnonzero(self.reserved).tolist()
+        """Rows with a reserved pair whose weights no row of training has."""
+        trained = {weights.tobytes() for weights in self.weights[~self.reserved]}
+        return [
+            row
+            for row in np.flatnonzero(self.reserved).tolist()
+            if self.weights[row].tobytes() not in trained
+        ]
 
     def posterior(self, known: Mapping[str, int]) -> np.ndarray:
         """Returns the mean weights given the levels of some dimensions, over what training shows.
@@ -76,12 +90,6 @@ class TruthTable:
 
 def truth_table(picks: tuple[tuple[str, int], ...]) -> TruthTable:
     """Enumerates the 729 preferences and keeps those within the limits."""
-    kept, weights, reserved = [], [], []
-    for combination in product(LEVELS, repeat=len(DIMENSIONS)):
-        levels = dict(zip(DIMENSIONS, combination, strict=True))
-        found = weights_of(picks, levels)
-        if found is not None and score_variance(found) >= LEAST_VARIANCE:
-            kept.append(combination)
-            weights.append(found)
-            reserved.append(is_reserved(levels))
-    return TruthTable(np.array(kept), np.array(weights), np.array(reserved))
+    levels = np.array(list(product(LEVELS, repeat=len(DIMENSIONS))))
+    weights, within = weights_of(picks, levels)
+    return TruthTable(levels[within], weights[within], is_reserved(levels[within]))

@@ -21,9 +21,13 @@ def ledgers(
         "owner": "owner", "email": "email", "status": "status", "reason": "reason",
     }  # fmt: skip
     return (
-        table("R1", names[0], actual, records),
+        table("R1", names[0], words, actual, records),
         table(
-            "R2", names[1], {"id": "id", words.expected: "expected"}, sorted(records, key=lambda one: one.id)
+            "R2",
+            names[1],
+            words,
+            {"id": "id", words.expected: "expected"},
+            sorted(records, key=lambda one: one.id),
         ),
         policy("R3", names[2], words, threshold, contacts),
     )

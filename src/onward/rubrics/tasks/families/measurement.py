@@ -28,8 +28,8 @@ def readings(
               "reason": "reason"}  # fmt: skip
     in_time = sorted(records, key=lambda one: one.date)
     return (
-        table("R1", names[0], read, in_time),
-        table("R2", names[1], source, records),
+        table("R1", names[0], words, read, in_time),
+        table("R2", names[1], words, source, records),
         policy("R3", names[2], words, threshold, contacts),
     )
 
@@ -52,8 +52,9 @@ FAMILIES = (
             ("second test needed", "diluted", "seal was open", "near the limit"),
             "reading",
             "limit",
-            1,
+            20,
             500,
+            "mg",
         ),
         readings,
         "mass tested",
@@ -90,6 +91,7 @@ FAMILIES = (
             "expected rows",
             100,
             9000,
+            "rows",
         ),
         readings,
         "complete feeds",
@@ -126,6 +128,7 @@ FAMILIES = (
             "control conversions",
             20,
             3000,
+            "orders",
         ),
         readings,
         "uplift",
@@ -160,8 +163,9 @@ FAMILIES = (
             ("waited for parts", "wrong team", "reopened", "night shift"),
             "hours used",
             "hours agreed",
-            1,
+            5,
             80,
+            "h",
         ),
         readings,
         "kept in time",

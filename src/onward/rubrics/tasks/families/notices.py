@@ -18,7 +18,8 @@ def log(
 ) -> tuple[Resource, ...]:
     lines = "\n".join(
         f"{one.date} {one.id} {one.name}: {words.amount} {one.amount} against {words.expected} "
-        f"{one.expected}, tax {one.tax}, rate {one.rate}, {one.reason}; owner {one.owner} <{one.email}>; {one.status}."
+        f"{one.expected}{f', tax {one.tax}' if words.money else ''}, rate {one.rate}, {one.reason}; "
+        f"owner {one.owner} <{one.email}>; {one.status}."
         for one in sorted(records, key=lambda one: one.date)
     )
     return (Resource("R1", names[0], text=lines), policy("R2", names[1], words, threshold, contacts))
@@ -44,6 +45,7 @@ FAMILIES = (
             "target duration",
             5,
             600,
+            "min",
         ),
         log,
         "time to recover",
@@ -80,6 +82,7 @@ FAMILIES = (
             "records allowed",
             10,
             5000,
+            "records",
         ),
         log,
         "time to notice",
@@ -116,6 +119,7 @@ FAMILIES = (
             "allowed load",
             20,
             800,
+            "W",
         ),
         log,
         "returned share",

@@ -20,8 +20,8 @@ def register(
                 "status": "status", "reason": "reason"}  # fmt: skip
     values = {"id": "id", words.amount: "amount", words.expected: "expected", "tax": "tax", "rate": "rate"}
     return (
-        table("R1", names[0], subjects, sorted(records, key=lambda one: one.id)),
-        table("R2", names[1], values, records),
+        table("R1", names[0], words, subjects, sorted(records, key=lambda one: one.id)),
+        table("R2", names[1], words, values, records),
         policy("R3", names[2], words, threshold, contacts),
     )
 
@@ -116,8 +116,9 @@ FAMILIES = (
             ("fixes a crash", "asked for by users", "removes an old option", "faster"),
             "effort",
             "planned effort",
-            1,
+            5,
             90,
+            "h",
         ),
         register,
         "faster start",
@@ -154,6 +155,7 @@ FAMILIES = (
             "expected uses",
             5,
             400,
+            "uses",
         ),
         register,
         "consistent terms",

@@ -18,13 +18,13 @@ def notes(
 ) -> tuple[Resource, ...]:
     prose = "\n".join(
         f"- {one.owner} on {one.name} ({words.item} {one.id}, {one.date}): {words.amount} {one.amount} "
-        f"where {words.expected} was {one.expected}. Tax {one.tax}, rate {one.rate}. {one.reason}."
-        f" Now {one.status}."
+        f"where {words.expected} was {one.expected}. Rate {one.rate}, {one.reason}."
+        f"{f' Tax {one.tax}.' if words.money else ''} Now {one.status}."
         for one in records
     )
     return (
         Resource("R1", names[0], text=prose),
-        table("R2", names[1], {"id": "id", "owner": "owner", "email": "email"}, records),
+        table("R2", names[1], words, {"id": "id", "owner": "owner", "email": "email"}, records),
         policy("R3", names[2], words, threshold, contacts),
     )
 
@@ -85,6 +85,7 @@ FAMILIES = (
             "required points",
             20,
             100,
+            "points",
         ),
         notes,
         "share of offers accepted",
@@ -121,6 +122,7 @@ FAMILIES = (
             "contract hours",
             10,
             160,
+            "h",
         ),
         notes,
         "open time",

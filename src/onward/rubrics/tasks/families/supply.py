@@ -22,7 +22,7 @@ def wide_table(
         "reason": "reason",
     }  # fmt: skip
     newest = sorted(records, key=lambda one: one.date, reverse=True)
-    return (table("R1", names[0], columns, newest), policy("R2", names[1], words, threshold, contacts))
+    return (table("R1", names[0], words, columns, newest), policy("R2", names[1], words, threshold, contacts))
 
 
 FAMILIES = (
