@@ -22,6 +22,7 @@ PLAN = "plan.json"
 class WarmStart:
     """Supervised learning of demonstrations, before any reward. It is short on purpose."""
 
+    demonstrations: int = 3000
     steps: int = 250
     batch_rows: int = 32
     learning_rate: float = 3e-3
@@ -30,6 +31,7 @@ class WarmStart:
     def __post_init__(self) -> None:
         refuse_out_of_range(
             self,
+            demonstrations=self.demonstrations >= 1,
             steps=self.steps >= 1,
             batch_rows=self.batch_rows >= 1,
             learning_rate=self.learning_rate > 0,

@@ -1,12 +1,13 @@
 """The tiny rubric writer: a network of two layers and a closed vocabulary, in an ordinary model folder.
 
 Each word that briefs of several families have, each check, each argument and each stretch of JSON between them
-is one token. Other words are spelled in bytes: so those of one training family look as strange as those of a
-new family. Under the grammar of rubrics nearly all tokens of JSON are forced.
+is one token. Other words are spelled in syllables: so those of one training family look as strange as those of
+a new family. Under the grammar of rubrics nearly all tokens of JSON are forced.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 _PIECES = (
-    r"[a-z]+\n",  # a role
+    r"[a-z]+\n|: ",  # a role, and what parts a check of the list from its argument
     r'\{"criteria": \[\{"check": |\}, \{"check": |, "arg": |, "weight": |\}\]\}|\{"ask": ',
     r'"[^"\n]*"\}?',
     r" ?[A-Za-z_]+[,.;:?!]*",
@@ -42,6 +43,8 @@ class Size:
     intermediate: int = 256
     pieces: int = 440
     """Most pieces besides single bytes. The least frequent words of briefs are left out first."""
+    syllables: int = 160
+    """Pieces of words that are no piece themselves."""
     max_positions: int = 1536
 
 
@@ -57,7 +60,7 @@ def build(folder: Path, texts: Texts, words: Sequence[str], size: Size | None = 
     size = size or Size()
     return save_network(
         folder,
-        tokenizer_of(texts, words, size.pieces),
+        tokenizer_of(texts, words, size.pieces, size.syllables),
         seed,
         hidden=size.hidden,
         layers=size.layers,
@@ -68,9 +71,10 @@ def build(folder: Path, texts: Texts, words: Sequence[str], size: Size | None = 
     )
 
 
-def tokenizer_of(texts: Texts, words: Sequence[str], most: int) -> Tokenizer:
-    """Returns a tokenizer with bytes, the pieces of ``words``, and the most frequent ones of ``texts``."""
-    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+def tokenizer_of(texts: Texts, words: Sequence[str], most: int, syllables: int) -> Tokenizer:
+    """Returns a tokenizer with bytes, the pieces of ``words``, the ``most`` frequent ones of ``texts``, and
+    syllables of their other words."""
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
     whole = "|".join(re.escape(text) for text in (SYSTEM, NOW, CHECKS))
     split = pre_tokenizers.Split(Regex("|".join((whole, *_PIECES))), "isolated")
@@ -90,10 +94,19 @@ def tokenizer_of(texts: Texts, words: Sequence[str], most: int) -> Tokenizer:
     for piece, _ in sorted(seen.items(), key=lambda one: (-one[1], one[0])):
         if len(needed) < most and families[piece] >= min(FAMILIES, len(texts)):
             needed.setdefault(piece)
+    spelled = Tokenizer(models.BPE())
+    spelled.pre_tokenizer = as_bytes
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    spelled.train_from_iterator(
+        [piece for piece in seen.elements() if piece not in needed and piece.strip().isalpha()],
+        trainers.BpeTrainer(vocab_size=len(alphabet) + syllables, initial_alphabet=alphabet, show_progress=False),
+    )
+    described = json.loads(spelled.to_str())["model"]
     vocabulary: dict[str, int] = {name: number for number, name in enumerate(SPECIAL)}
-    for text in (*sorted(pre_tokenizers.ByteLevel.alphabet()), *(as_bytes.pre_tokenize_str(p)[0][0] for p in needed)):
+    for text in (*alphabet, *(as_bytes.pre_tokenize_str(piece)[0][0] for piece in needed), *described["vocab"]):
         vocabulary.setdefault(text, len(vocabulary))
-    made = Tokenizer(models.BPE(vocab=vocabulary, merges=[], ignore_merges=True))
+    merges = [(left, right) for left, right in described["merges"]]
+    made = Tokenizer(models.BPE(vocab=vocabulary, merges=merges, ignore_merges=True))
     made.pre_tokenizer = pre_tokenizers.Sequence([split, as_bytes])
     made.decoder = decoders.ByteLevel()
     return made

@@ -6,6 +6,7 @@ model keeps its weights and gets an adapter.
 
 from __future__ import annotations
 
+import math
 import random
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -41,7 +42,7 @@ def warm_up(plan: Plan, player: Player, tasks: Sequence[Task], emit: Emit) -> No
     """Trains the player's policy on demonstrations."""
     start = plan.warm_start
     rng = random.Random(f"{plan.seed}/demonstrations")
-    shown = [rng.choice(tasks) for _ in range(start.steps * start.batch_rows)]
+    shown = [rng.choice(tasks) for _ in range(start.demonstrations)]
     rows = list(demonstrations.rows(player, shown, start.care, plan.seed))
     for done in sft.fit(
         player.policy,
@@ -49,6 +50,9 @@ def warm_up(plan: Plan, player: Player, tasks: Sequence[Task], emit: Emit) -> No
         rows,
         learning_rate=start.learning_rate,
         batch_rows=start.batch_rows,
+        epochs=math.ceil(start.steps * start.batch_rows / start.demonstrations),
+        max_steps=start.steps,
+        micro_batch_tokens=8192,
         schedule="linear",
         warmup_steps=min(10, start.steps // 2),
         seed=plan.seed,
