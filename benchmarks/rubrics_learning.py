@@ -1,0 +1,154 @@
+"""A tiny rubric writer before and after reinforcement learning, on task families that it never saw.
+
+    python benchmarks/rubrics_learning.py --seeds 0 1 2 --out benchmarks/results/rubrics_learning.json
+
+For each training seed: warm start, learning, then four held-out splits, reference points and controls. The page
+beside the JSON file is made from it. A run that was interrupted goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from machine import machine
+from rich.console import Console
+
+from onward.progress import Bars
+from onward.rubrics.policy.display import draw_curves, shown
+from onward.rubrics.policy.evaluation import Judged, controls, difference, judged, reference_points
+from onward.rubrics.policy.plan import Plan
+from onward.rubrics.policy.splits import HELD_OUT, SPLITS, judging_tasks
+from onward.rubrics.policy.training import BASE, WRITER, train
+from onward.rubrics.policy.writer import load_player
+
+TEMPERATURES = (1.0, 0.0)
+
+
+def trained(plan: Plan, folder: Path) -> dict[str, float]:
+    """Trains in ``folder``; returns the time that it took, or the time of the run that is there already."""
+    cost = folder / "cost.json"
+    if not cost.is_file():
+        wall, cpu = time.monotonic(), time.process_time()
+        with Bars(Console(stderr=True)) as bars:
+            train(plan, folder, emit=shown(bars))
+        found = {"wall_seconds": time.monotonic() - wall, "cpu_seconds": time.process_time() - cpu}
+        cost.write_text(json.dumps({**found, "load": os.getloadavg()[1]}))
+        draw_curves(folder)
+    return json.loads(cost.read_text())
+
+
+def episodes(folder: Path, split: str, seeds: int, temperature: float) -> Judged:
+    return judged(load_player(folder), judging_tasks(split, seeds), temperature=temperature)
+
+
+def evaluated(folder: Path, seeds: int, temperature: float) -> dict[str, Any]:
+    """Returns the report of one run, and the skill of each held-out task before and after learning."""
+    found: dict[str, Any] = {"splits": {}}
+    for split in SPLITS:
+        count = seeds if split == HELD_OUT else max(1, seeds // 4)
+        before, after = (episodes(folder / name, split, count, temperature) for name in (BASE, WRITER))
+        gain = difference([after], [before])
+        found["splits"][split] = {"warm_start": before.report(), "learned": after.report(), "gain": asdict(gain)}
+        if split == HELD_OUT:
+            found["skills"] = {"warm_start": before.skills, "learned": after.skills}
+            tasks = judging_tasks(split, count)
+            made = controls(load_player(folder / WRITER), tasks, after, temperature=temperature)
+            found["controls"] = {
+                name: {**one.report(), "fall": asdict(difference([after], [one]))} for name, one in made.items()
+            }
+            answers = difference([made["shuffled_answers"]], [made["no_answers"]])
+            found["gain_from_answers"] = asdict(difference([after], [made["no_answers"]]))
+            found["gain_from_shuffled_answers"] = asdict(answers)
+    return found
+
+
+def pooled(runs: dict[str, Any], temperature: float) -> dict[str, float]:
+    """Returns the gain over all training seeds, averaged task by task, with its interval over families."""
+    import numpy as np
+
+    from onward.rubrics.policy.figures import interval
+
+    some = [one["evaluation"][str(temperature)]["skills"] for one in runs.values()]
+    gain = np.mean([np.array(one["learned"]) - np.array(one["warm_start"]) for one in some], axis=0)
+    per_family = len(gain) // len({task.family for task in judging_tasks(HELD_OUT, 1)})
+    return asdict(interval(gain.tolist(), [place // per_family for place in range(len(gain))]))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--steps", type=int, default=Plan().steps)
+    parser.add_argument("--tasks", type=int, default=32, help="held-out tasks of each family")
+    parser.add_argument("--work", type=Path, default=Path("rubrics-runs"), help="folder of the runs")
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/rubrics_learning.json"))
+    given = parser.parse_args()
+    runs: dict[str, Any] = {}
+    for seed in given.seeds:
+        folder = given.work / f"seed-{seed}"
+        folder.mkdir(parents=True, exist_ok=True)
+        plan = replace(Plan(), seed=seed, steps=given.steps)
+        cost = trained(plan, folder)
+        print(f"seed {seed}: {cost}", file=sys.stderr, flush=True)
+        evaluation = {str(t): evaluated(folder, given.tasks, t) for t in TEMPERATURES}
+        runs[str(seed)] = {"cost": cost, "evaluation": evaluation}
+        report = {
+            "machine": machine(),
+            "load": os.getloadavg(),
+            "plan": asdict(replace(plan, seed=0)),
+            "reference_points": reference_points(judging_tasks(HELD_OUT, given.tasks)),
+            "gain": {str(t): pooled(runs, t) for t in TEMPERATURES},
+            "runs": runs,
+        }
+        given.out.write_text(json.dumps(report, indent=1) + "\n")
+        given.out.with_suffix(".md").write_text(page(report))
+    return 0
+
+
+def page(report: dict[str, Any]) -> str:
+    """Returns the results for people, all seeds side by side."""
+    runs = report["runs"]
+    lines = ["# A tiny rubric writer learns", "", "Made by `benchmarks/rubrics_learning.py`. Skill is 1 for the "
+             "truth, 0 for a constant score, and at least -1. Intervals are 95 %, over families.", ""]  # fmt: skip
+    costs = [f"{one['cost']['cpu_seconds']:.0f} s of CPU ({one['cost']['wall_seconds']:.0f} s by the clock under load "
+             f"{one['cost']['load']:.0f})" for one in runs.values()]  # fmt: skip
+    lines += [f"Training of one seed: {'; '.join(costs)}.", ""]
+    for temperature, gain in report["gain"].items():
+        lines += [f"## Temperature {temperature}", "",
+                  f"Gain over the warm start on unseen families, {len(runs)} seeds: {_interval(gain)}.", "",
+                  "| seed | split | warm start | learned | gain | reward | F1 | invalid | degenerate | questions | distinct | entropy |",
+                  "|---|---|---|---|---|---|---|---|---|---|---|---|"]  # fmt: skip
+        for seed, one in runs.items():
+            for split, found in one["evaluation"][temperature]["splits"].items():
+                after = found["learned"]
+                lines.append(
+                    f"| {seed} | {split} | {found['warm_start']['skill']:.2f} | {after['skill']:.2f} | "
+                    f"{_interval(found['gain'])} | {after['reward']:.2f} | {after['f1']:.2f} | {after['invalid']:.1%} | "
+                    f"{after['degenerate']:.1%} | {after['questions']:.2f} | {after['distinct']:.0f} | {after['entropy']:.2f} |"
+                )
+        lines += ["", "| seed | control | skill | fall from the right one |", "|---|---|---|---|"]
+        for seed, one in runs.items():
+            found = one["evaluation"][temperature]
+            for name, control in found["controls"].items():
+                lines.append(f"| {seed} | {name} | {control['skill']:.2f} | {_interval(control['fall'])} |")
+            lines.append(f"| {seed} | gain from answers | | {_interval(found['gain_from_answers'])} |")
+            lines.append(f"| {seed} | gain from another task's answers | | {_interval(found['gain_from_shuffled_answers'])} |")
+        lines.append("")
+    lines += ["## Reference points on unseen families", "", "| rubric | what it is | skill | reward |", "|---|---|---|---|"]
+    for name, one in report["reference_points"].items():
+        lines.append(f"| {name} | {one['words']} | {_interval(one['interval'])} | {one['reward']:.2f} |")
+    return "\n".join(lines) + "\n"
+
+
+def _interval(found: dict[str, float]) -> str:
+    return f"{found['mean']:.2f} [{found['low']:.2f}, {found['high']:.2f}]"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
