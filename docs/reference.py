@@ -29,6 +29,7 @@ from onward.lm.families.table import FAMILIES
 from onward.redaction import RULES
 from onward.redaction.rule import LAYERS
 from onward.release.plan import TRANSITIONS as RELEASE_STATES
+from onward.rubrics.tasks import CHECKS
 from onward.serving.protocol.parameters import TABLES as PARAMETERS
 from onward.serving.protocol.parameters import Answered, Refused
 from onward.training.role.job_table import TRANSITIONS as JOB_STATES
@@ -198,6 +199,19 @@ def families_table() -> str:
     return table(("models", "`model_type`", "beside plain Llama", "compared with"), rows)
 
 
+def checks_table() -> str:
+    rows = [
+        (
+            f"`{name}`",
+            kind.dimension,
+            ", ".join(f"`{arg}`" for arg in kind.args if arg) or "none",
+            kind.question.format(arg="…"),
+        )
+        for name, kind in CHECKS.items()
+    ]
+    return table(("check", "dimension", "arguments", "question"), rows)
+
+
 def _commands() -> dict[str, Any]:
     for module in cli.COMMANDS:
         importlib.import_module(f"onward.cli.{module}")
@@ -244,6 +258,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "commands": commands_table,
     "renamed": renamed_table,
     "families": families_table,
+    "checks": checks_table,
     "chat": lambda: parameters_table("/v1/chat/completions"),
     "completions": lambda: parameters_table("/v1/completions"),
     "responses": lambda: parameters_table("/v1/responses"),

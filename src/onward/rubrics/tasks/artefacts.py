@@ -89,7 +89,7 @@ def word_count(artefact: Artefact) -> int:
 
 
 def has_word(text: str, word: str) -> bool:
-    """Whether ``word`` is in ``text`` as a whole word, in any case."""
+    """Returns True if ``word`` is in ``text`` as a whole word, in any case."""
     return re.search(rf"\b{re.escape(word)}\b", text, re.IGNORECASE) is not None
 
 

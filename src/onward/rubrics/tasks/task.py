@@ -38,7 +38,7 @@ class Subtask:
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """What a rubric is written for. ``weights`` is the truth w*: one weight per active check, sum 1."""
+    """A piece of work and its truth. ``weights`` has one weight (w*) per active check; they sum to 1."""
 
     family: str
     seed: int
@@ -102,15 +102,24 @@ class Task:
         return broken(self.compliant, self.active, [bool(bit) for bit in bits], self.facts, way)
 
     def bits(self, artefact: Artefact) -> np.ndarray:
-        """Returns which active checks an artefact satisfies. Raises ConfigError if a part is missing."""
+        """Returns which active checks an artefact satisfies.
+
+        A part that is there in another form satisfies no check that reads it. Raises ConfigError if a part
+        is missing.
+        """
         missing = Artefact.__required_keys__ - set(artefact)
         if missing:
             raise ConfigError(
                 f"The artefact has no {', '.join(sorted(missing))}: give a document with all parts, "
                 "such as task.compliant."
             )
-        facts = self.facts
-        return np.array([CHECKS[one.name].holds(artefact, one.arg, facts) for one in self.active])
+        return np.array([self._satisfied(check, artefact) for check in self.active])
+
+    def _satisfied(self, check: Check, artefact: Artefact) -> bool:
+        try:
+            return bool(CHECKS[check.name].holds(artefact, check.arg, self.facts))
+        except (LookupError, TypeError, ValueError, AttributeError):
+            return False
 
     def probes(self) -> np.ndarray:
         """Returns the (12, 11) bits of the probe artefacts, known by construction."""

@@ -175,6 +175,23 @@ def test_a_family_that_is_not_usable_is_refused_in_words() -> None:
     ]
 
 
+@pytest.mark.parametrize("form", [None, 3, "text", [], {}, [None], [{}], {"value": 1}, [{"id": []}]])
+def test_a_part_in_another_form_satisfies_no_check_that_reads_it(form: Any) -> None:
+    """Every part of every artefact is replaced in turn: a bit falls, and no error comes."""
+    for family in FAMILIES:
+        task = make_task(family, 6)
+        for part in task.compliant:
+            replaced: Any = {**task.compliant, part: form}
+            found = task.bits(replaced)
+            assert found.shape == (11,) and found.dtype == bool
+    invoices = make_task("invoice_po_reconciliation", 6)
+    broken: Any = {**invoices.compliant, "totals": form, "metadata": form, "citations": form}
+    fallen = {
+        check.name for check, kept in zip(invoices.active, invoices.bits(broken), strict=True) if not kept
+    }
+    assert fallen == {"sum_matches", "signoff_present", "cites_resource"}
+
+
 def test_bad_input_is_one_sentence() -> None:
     with pytest.raises(ConfigError, match="no task family 'sla_repot': did you mean 'sla_report'"):
         make_task("sla_repot", 1)

@@ -42,6 +42,10 @@ def test_training_shares_nothing_with_the_held_out_families() -> None:
     train = [make_task(family, seed) for family in TRAINING_FAMILIES for seed in range(8)]
     held_out = [make_task(family, seed) for family in HELD_OUT_FAMILIES for seed in range(8)]
     assert overlaps(train, held_out) == []
+    trained = [task for task in train if task.family in splits().train]
+    choosing = [task for task in train if task.family in splits().validation]
+    assert (len(trained), len(choosing)) == (160, 32)
+    assert overlaps(trained, choosing) == []
 
 
 @pytest.mark.long
