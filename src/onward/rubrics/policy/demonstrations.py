@@ -25,9 +25,9 @@ FEWEST, MOST = 3, 7
 class Care:
     """Habits of the writer of demonstrations."""
 
-    informed: float = 0.35
+    informed: float = 0.6
     """Share of criteria that are chosen by their true weight; the others are any active check."""
-    weighed: float = 0.35
+    weighed: float = 0.6
     """Share of weights that follow the truth; the others are any weight."""
 
 

@@ -20,6 +20,7 @@ from onward.lm.request import Sample, SampleRequest
 from onward.lm.tokens import TokenRow
 from onward.rubrics.language import InvalidRubric, Rubric, parse, schema_of
 from onward.rubrics.policy import prompts
+from onward.rubrics.policy.ordered import OrderedRubrics
 from onward.rubrics.policy.prompts import Message
 from onward.rubrics.tasks import TOPICS, Stakeholder, Task
 
@@ -67,9 +68,17 @@ class Player:
     """
 
     def __init__(
-        self, policy: LanguageModel, adapter: str | None = None, *, questions: int = QUESTIONS, batch: int = 256
+        self,
+        policy: LanguageModel,
+        adapter: str | None = None,
+        *,
+        questions: int = QUESTIONS,
+        ordered: bool = True,
+        batch: int = 256,
     ) -> None:
-        self.policy, self.adapter, self.questions = policy, adapter, questions
+        """``ordered``: rubrics are written in canonical order (``ordered.OrderedRubrics``) if the vocabulary is
+        closed; otherwise in any order that ``schema_of`` allows."""
+        self.policy, self.adapter, self.questions, self.ordered = policy, adapter, questions, ordered
         self.chat = Chat(policy.tokenizer)
         self._compile = GrammarCompiler(policy.tokenizer, policy.shape.vocab, self.chat.stop_ids)
         self._sampler = paths.sampler(policy, max_batch=batch)
@@ -119,7 +128,13 @@ class Player:
     # --- grammars and prompts ------------------------------------------------------------------------
 
     def rubric_grammar(self, task: Task) -> CompiledGrammar:
-        return self._grammar(task.active, lambda: schema_of(task.active))
+        found = self._grammars.get(task.active)
+        if found is None and self.ordered:
+            vocab, end = self.policy.shape.vocab, self.chat.end_of_turn
+            found = OrderedRubrics.grammar(task.active, self.chat.encode, vocab, end)
+            if found is not None:
+                self._grammars[task.active] = found
+        return found or self._grammar(task.active, lambda: schema_of(task.active))
 
     def question_grammar(self) -> CompiledGrammar:
         return self._grammar(TOPICS, lambda: prompts.question_schema(TOPICS))

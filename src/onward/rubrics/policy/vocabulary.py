@@ -37,10 +37,10 @@ _PIECES = (
 class Size:
     """Sizes of the tiny network."""
 
-    hidden: int = 96
+    hidden: int = 64
     layers: int = 2
     heads: int = 4
-    intermediate: int = 256
+    intermediate: int = 128
     pieces: int = 440
     """Most pieces besides single bytes. The least frequent words of briefs are left out first."""
     syllables: int = 160

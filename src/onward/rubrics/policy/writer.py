@@ -59,7 +59,8 @@ def load_player(folder: Path, *, device: str = "cpu", dtype: str = "float32") ->
     policy = paths.load(folder if base is None else Path(base), device=device, dtype=dtype)
     if base is not None:
         policy.add_adapter(ADAPTER, folder)
-    return Player(policy, None if base is None else ADAPTER, questions=int(facts["questions"]))
+    adapter = None if base is None else ADAPTER
+    return Player(policy, adapter, questions=int(facts["questions"]), ordered=bool(facts["ordered"]))
 
 
 def save_writer(player: Player, folder: Path) -> None:
@@ -72,5 +73,5 @@ def save_writer(player: Player, folder: Path) -> None:
     else:
         base = str(player.policy.folder.resolve())
         player.policy.save_adapter(player.adapter, folder)
-    facts = {"base": base, "questions": player.questions}
+    facts = {"base": base, "questions": player.questions, "ordered": player.ordered}
     write_whole(folder / WRITER_FILE, (json.dumps(facts, indent=2) + "\n").encode())

@@ -68,4 +68,6 @@ def test_without_questions_the_first_answer_is_the_rubric(player: Player) -> Non
     silent = Player(player.policy, questions=0)
     one = silent.play(training_tasks((), 1)[:1])[0]
     assert one.questions == () and one.rubric is not None
-    assert sum(one.row.sampled) == len(silent.chat.encode(one.text)) + 1
+    drawn = [token for token, own in zip(one.row.ids, one.row.sampled, strict=True) if own]
+    assert drawn[-1] == silent.chat.end_of_turn
+    assert silent.chat.text(drawn) == one.text

@@ -15,12 +15,12 @@ def test_each_check_argument_and_topic_is_one_token(player: Player) -> None:
     assert {word: len(player.chat.encode(word)) for word in words} == dict.fromkeys(words, 1)
 
 
-def test_a_rubric_of_n_criteria_has_six_tokens_each_and_one_before(player: Player) -> None:
+def test_a_rubric_has_one_token_and_six_for_each_criterion(player: Player) -> None:
     task = training_tasks((), 1)[0]
     for count in (3, 7):
         text = serialise(Rubric(Criterion(check, 1) for check in task.active[:count]))
         ids = player.chat.encode(text)
-        assert len(ids) == 6 * count  # the first opening has its criterion's, the last closing the rubric's
+        assert len(ids) == 1 + 6 * count
         assert player.chat.text(ids) == text
 
 
