@@ -2,8 +2,8 @@
 
     python benchmarks/rubrics_learning.py --seeds 0 1 2 --out benchmarks/results/rubrics_learning.json
 
-For each training seed: warm start, learning, then four held-out splits, reference points and controls. The page
-beside the JSON file is made from it. A run that was interrupted goes on where it stopped.
+For each training seed: warm start, learning, then four held-out splits, reference points and controls. The
+page beside the JSON file is made from it. A run that was interrupted goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from machine import machine
 from rich.console import Console
 
+from machine import machine
 from onward.progress import Bars
 from onward.rubrics.policy.display import draw_curves, shown
 from onward.rubrics.policy.evaluation import Judged, controls, difference, judged, reference_points
@@ -55,13 +55,18 @@ def evaluated(folder: Path, seeds: int, temperature: float) -> dict[str, Any]:
         count = seeds if split == HELD_OUT else max(1, seeds // 4)
         before, after = (episodes(folder / name, split, count, temperature) for name in (BASE, WRITER))
         gain = difference([after], [before])
-        found["splits"][split] = {"warm_start": before.report(), "learned": after.report(), "gain": asdict(gain)}
+        found["splits"][split] = {
+            "warm_start": before.report(),
+            "learned": after.report(),
+            "gain": asdict(gain),
+        }
         if split == HELD_OUT:
             found["skills"] = {"warm_start": before.skills, "learned": after.skills}
             tasks = judging_tasks(split, count)
             made = controls(load_player(folder / WRITER), tasks, after, temperature=temperature)
             found["controls"] = {
-                name: {**one.report(), "fall": asdict(difference([after], [one]))} for name, one in made.items()
+                name: {**one.report(), "fall": asdict(difference([after], [one]))}
+                for name, one in made.items()
             }
             answers = difference([made["shuffled_answers"]], [made["no_answers"]])
             found["gain_from_answers"] = asdict(difference([after], [made["no_answers"]]))
@@ -87,6 +92,7 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=Plan().steps)
     parser.add_argument("--tasks", type=int, default=32, help="held-out tasks of each family")
     parser.add_argument("--work", type=Path, default=Path("rubrics-runs"), help="folder of the runs")
+    parser.add_argument("--train-only", action="store_true", help="train the seeds, judge them later")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/rubrics_learning.json"))
     given = parser.parse_args()
     runs: dict[str, Any] = {}
@@ -96,6 +102,8 @@ def main() -> int:
         plan = replace(Plan(), seed=seed, steps=given.steps)
         cost = trained(plan, folder)
         print(f"seed {seed}: {cost}", file=sys.stderr, flush=True)
+        if given.train_only:
+            continue
         evaluation = {str(t): evaluated(folder, given.tasks, t) for t in TEMPERATURES}
         runs[str(seed)] = {"cost": cost, "evaluation": evaluation}
         report = {
@@ -111,39 +119,53 @@ def main() -> int:
     return 0
 
 
+COLUMNS = {"reward": ".2f", "f1": ".2f", "invalid": ".1%", "degenerate": ".1%", "questions": ".2f", "distinct": ".0f",
+           "entropy": ".2f"}  # fmt: skip
+"""Figures of the learned writer and their formats."""
+
+
 def page(report: dict[str, Any]) -> str:
     """Returns the results for people, all seeds side by side."""
     runs = report["runs"]
-    lines = ["# A tiny rubric writer learns", "", "Made by `benchmarks/rubrics_learning.py`. Skill is 1 for the "
-             "truth, 0 for a constant score, and at least -1. Intervals are 95 %, over families.", ""]  # fmt: skip
-    costs = [f"{one['cost']['cpu_seconds']:.0f} s of CPU ({one['cost']['wall_seconds']:.0f} s by the clock under load "
-             f"{one['cost']['load']:.0f})" for one in runs.values()]  # fmt: skip
-    lines += [f"Training of one seed: {'; '.join(costs)}.", ""]
+    lines = ["# A tiny rubric writer learns", ""]
+    lines += ["Made by `benchmarks/rubrics_learning.py`. Skill is 1 for the truth, 0 for a constant score,"]
+    lines += ["and at least -1. Intervals are 95 %, over families of tasks.", ""]
+    for seed, one in runs.items():
+        cost = one["cost"]
+        lines.append(f"- Seed {seed}: {cost['cpu_seconds']:.0f} s of CPU, {cost['wall_seconds']:.0f} s by the "
+                     f"clock under a load of {cost['load']:.0f}.")  # fmt: skip
     for temperature, gain in report["gain"].items():
-        lines += [f"## Temperature {temperature}", "",
-                  f"Gain over the warm start on unseen families, {len(runs)} seeds: {_interval(gain)}.", "",
-                  "| seed | split | warm start | learned | gain | reward | F1 | invalid | degenerate | questions | distinct | entropy |",
-                  "|---|---|---|---|---|---|---|---|---|---|---|---|"]  # fmt: skip
+        lines += ["", f"## Temperature {temperature}", ""]
+        lines += [f"Gain over the warm start on unseen families, {len(runs)} seeds: {_interval(gain)}.", ""]
+        lines += _table("seed", "split", "warm start", "learned", "gain", *COLUMNS)
         for seed, one in runs.items():
             for split, found in one["evaluation"][temperature]["splits"].items():
-                after = found["learned"]
-                lines.append(
-                    f"| {seed} | {split} | {found['warm_start']['skill']:.2f} | {after['skill']:.2f} | "
-                    f"{_interval(found['gain'])} | {after['reward']:.2f} | {after['f1']:.2f} | {after['invalid']:.1%} | "
-                    f"{after['degenerate']:.1%} | {after['questions']:.2f} | {after['distinct']:.0f} | {after['entropy']:.2f} |"
-                )
-        lines += ["", "| seed | control | skill | fall from the right one |", "|---|---|---|---|"]
+                skills = [f"{found[name]['skill']:.2f}" for name in ("warm_start", "learned")]
+                rest = [format(found["learned"][name], form) for name, form in COLUMNS.items()]
+                lines.append(_row(seed, split, *skills, _interval(found["gain"]), *rest))
+        lines += ["", *_table("seed", "control", "skill", "fall from the right one")]
         for seed, one in runs.items():
             found = one["evaluation"][temperature]
             for name, control in found["controls"].items():
-                lines.append(f"| {seed} | {name} | {control['skill']:.2f} | {_interval(control['fall'])} |")
-            lines.append(f"| {seed} | gain from answers | | {_interval(found['gain_from_answers'])} |")
-            lines.append(f"| {seed} | gain from another task's answers | | {_interval(found['gain_from_shuffled_answers'])} |")
-        lines.append("")
-    lines += ["## Reference points on unseen families", "", "| rubric | what it is | skill | reward |", "|---|---|---|---|"]
+                lines.append(_row(seed, name, f"{control['skill']:.2f}", _interval(control["fall"])))
+        lines += ["", *_table("seed", "gain in skill from answers", "from those for another task")]
+        for seed, one in runs.items():
+            found = one["evaluation"][temperature]
+            gains = (found["gain_from_answers"], found["gain_from_shuffled_answers"])
+            lines.append(_row(seed, *map(_interval, gains)))
+    lines += ["", "## Reference points on unseen families", ""]
+    lines += _table("rubric", "what it is", "skill", "reward")
     for name, one in report["reference_points"].items():
-        lines.append(f"| {name} | {one['words']} | {_interval(one['interval'])} | {one['reward']:.2f} |")
+        lines.append(_row(name, one["words"], _interval(one["interval"]), f"{one['reward']:.2f}"))
     return "\n".join(lines) + "\n"
+
+
+def _table(*names: str) -> list[str]:
+    return [_row(*names), "|" + "---|" * len(names)]
+
+
+def _row(*cells: str) -> str:
+    return f"| {' | '.join(cells)} |"
 
 
 def _interval(found: dict[str, float]) -> str:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from dataclasses import asdict
 from pathlib import Path
 
-from rubric_writer import toy_plan
+from rubric_writer import toy_settings
 from training_service import training_service
 
 from onward.bus import Bus
@@ -19,7 +18,9 @@ from onward.training.role import trainer as role
 
 async def test_a_rubrics_job_ends_with_a_writer_that_writes(bus: Bus, tmp_path: Path) -> None:
     given = asdict(toy_plan(families=["expense_audit"]))
-    settings = {name: value for name, value in given.items() if name not in ("algorithm", "seed", "steps", "model")}
+    settings = {
+        name: value for name, value in given.items() if name not in ("algorithm", "seed", "steps", "model")
+    }
     message = {
         "kind": "rubrics",
         "training_job_id": "good",
@@ -27,7 +28,7 @@ async def test_a_rubrics_job_ends_with_a_writer_that_writes(bus: Bus, tmp_path: 
         "requester": "tests",
         "algorithm": "grpo",
         "steps": 2,
-        "settings": settings,
+        "settings": toy_settings(families=["expense_audit"]),
     }
     async with training_service(bus, tmp_path, takes=False) as served:
         running = asyncio.create_task(role.run(served.ctx))
@@ -38,7 +39,9 @@ async def test_a_rubrics_job_ends_with_a_writer_that_writes(bus: Bus, tmp_path: 
             async with asyncio.timeout(200):
                 while True:
                     found = {record.job_id: record for record, _ in await served.trainer.table.all()}
-                    if len(found) == 2 and all(one.state in ("completed", "failed") for one in found.values()):
+                    if len(found) == 2 and all(
+                        one.state in ("completed", "failed") for one in found.values()
+                    ):
                         break
                     await asyncio.sleep(0.2)
         finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from onward.rubrics.policy.plan import Plan, WarmStart
@@ -25,3 +26,11 @@ def toy_plan(**changes: Any) -> Plan:
         **changes,
     }
     return Plan(**values)
+
+
+def toy_settings(**changes: Any) -> dict[str, Any]:
+    """Returns the settings of the toy plan, as a request of a job has them."""
+    given = asdict(toy_plan(**changes))
+    for name in ("algorithm", "seed", "steps", "model"):
+        del given[name]
+    return {**given, "families": list(given["families"])}

@@ -1,1 +1,1 @@
-"""The policy that writes rubrics: its prompt and tiny network, warm start, learning, evaluation, and its use."""
+"""The policy that writes rubrics: prompt and tiny network, warm start, learning, evaluation, and use."""

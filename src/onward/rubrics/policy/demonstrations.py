@@ -25,15 +25,22 @@ FEWEST, MOST = 3, 7
 class Care:
     """Habits of the writer of demonstrations."""
 
-    informed: float = 0.6
-    """Share of criteria that are chosen by their true weight; the others are any active check."""
-    weighed: float = 0.6
+    informed: float = 0.75
+    """Share of questions about what is hidden, and of criteria that are chosen by their true weight. The
+    others are any."""
+    weighed: float = 0.75
     """Share of weights that follow the truth; the others are any weight."""
 
 
 def demonstrate(task: Task, care: Care, rng: random.Random, most_questions: int) -> tuple[list[str], Rubric]:
     """Returns the topics that the writer asks about, and its rubric."""
-    topics = rng.sample(DIMENSIONS, rng.randint(0, min(most_questions, len(DIMENSIONS))))
+    topics: list[str] = []
+    for _ in range(rng.randint(0, most_questions)):
+        useful = [topic for topic in task.hidden if topic not in topics]
+        left = (
+            useful if useful and rng.random() < care.informed else [t for t in DIMENSIONS if t not in topics]
+        )
+        topics.append(rng.choice(left))
     order = sorted(range(len(task.active)), key=lambda i: task.active[i])
     count = rng.randint(FEWEST, min(MOST, len(order)))
     chosen: set[int] = set()

@@ -12,6 +12,12 @@ from onward.rubrics.policy.training import METRICS
 from onward.rubrics.policy.warm_start import Emit
 
 CURVES = "curves.png"
+PANELS = {
+    "skill": "Skill",
+    "reward": "Reward",
+    "questions": "Questions",
+    "degenerate": "Degenerate share",
+}
 
 
 def shown(bars: Bars) -> Emit:
@@ -52,9 +58,16 @@ def draw_curves(folder: Path) -> list[Path]:
 
         figure = Figure(figsize=(9, 6), layout="constrained")
         grid = figure.subplots(2, 2, sharex=True)
-        panels = (("skill", "Skill"), ("reward", "Reward"), ("questions", "Questions"), ("degenerate", "Degenerate share"))
+        panels = (
+            ("skill", "Skill"),
+            ("reward", "Reward"),
+            ("questions", "Questions"),
+            ("degenerate", "Degenerate share"),
+        )
         for axis, (name, words) in zip(grid.flat, panels, strict=True):
-            axis.plot(steps, [row[name] for row in rows], color=style.colours[0], alpha=0.6, label="training tasks")
+            axis.plot(
+                steps, [row[name] for row in rows], color=style.colours[0], alpha=0.6, label="training tasks"
+            )
             axis.plot(
                 [row["step"] for row in checked],
                 [row["validation"][name] for row in checked],

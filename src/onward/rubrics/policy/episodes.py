@@ -76,8 +76,8 @@ class Player:
         ordered: bool = True,
         batch: int = 256,
     ) -> None:
-        """``ordered``: rubrics are written in canonical order (``ordered.OrderedRubrics``) if the vocabulary is
-        closed; otherwise in any order that ``schema_of`` allows."""
+        """``ordered``: rubrics are written in canonical order (``ordered.OrderedRubrics``) if the vocabulary
+        is closed; otherwise in any order that ``schema_of`` allows."""
         self.policy, self.adapter, self.questions, self.ordered = policy, adapter, questions, ordered
         self.chat = Chat(policy.tokenizer)
         self._compile = GrammarCompiler(policy.tokenizer, policy.shape.vocab, self.chat.stop_ids)
@@ -179,7 +179,9 @@ class Player:
         key = json.dumps([message["content"] for message in one.messages])
         if key not in self._rendered:
             found = self.chat.extend(one.row.ids, before, one.messages, True)
-            self._rendered[key] = self.chat.render(one.messages)[len(one.row.ids):] if found is None else found  # fmt: skip
+            if found is None:  # a template that rewrites history: what follows is all that can be used of it
+                found = self.chat.render(one.messages)[len(one.row.ids) :]
+            self._rendered[key] = found
         return self._rendered[key]
 
     # --- answers -------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Sequence
@@ -9,12 +10,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from onward.rubrics.check import Check
 from onward.rubrics.policy.episodes import Attempt
 from onward.rubrics.reward import RubricReward
 
 RESAMPLES = 2000
 WORST = -1.0
-"""Skill that counts for a rubric without one: invalid, or gated. Skill of a rubric is at least this here."""
+"""Skill of a rubric that has none, since it is invalid or gated. No skill counts less."""
 
 
 @dataclass(frozen=True)
@@ -82,15 +84,14 @@ def figures(attempts: Sequence[Attempt], rewards: Sequence[RubricReward]) -> Fig
     )
 
 
-def _is_right(one: Attempt, check: object) -> bool:
-    return any(check == active and weight > 0 for active, weight in zip(one.task.active, one.task.weights, strict=True))
+def _is_right(one: Attempt, check: Check) -> bool:
+    return any(
+        check == active and weight > 0
+        for active, weight in zip(one.task.active, one.task.weights, strict=True)
+    )
 
 
 def _is_ordered(text: str, names: Sequence[str]) -> bool:
-    import json
-
-    from onward.rubrics.check import Check
-
     written = [str(Check(item["check"], item["arg"])) for item in json.loads(text)["criteria"]]
     return written == list(names)
 

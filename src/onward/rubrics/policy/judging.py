@@ -10,7 +10,7 @@ from onward.rubrics.policy.episodes import Attempt
 from onward.rubrics.reward import ROBUST, RewardSettings, RubricReward, reward_of
 
 Judge = Callable[[Sequence[Attempt]], list[RubricReward]]
-"""Rewards of episodes in their order. ``total`` None: the environment failed, and the episode does not count."""
+"""Rewards of episodes in their order. ``total`` None: the environment failed, the episode does not count."""
 _REMEMBERED = 100_000
 
 

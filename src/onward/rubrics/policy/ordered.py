@@ -79,7 +79,8 @@ class OrderedRubrics:
         """Returns the allowed tokens with the states after them."""
         if state not in self._moves:
             self._moves[state] = {
-                self.end if text is None else self._encode(text)[0]: after for text, after in self._after(state)
+                self.end if text is None else self._encode(text)[0]: after
+                for text, after in self._after(state)
             }
         return self._moves[state]
 

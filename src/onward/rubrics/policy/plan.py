@@ -22,8 +22,8 @@ PLAN = "plan.json"
 class WarmStart:
     """Supervised learning of demonstrations, before any reward. It is short on purpose."""
 
-    demonstrations: int = 2000
-    steps: int = 200
+    demonstrations: int = 5000
+    steps: int = 850
     batch_rows: int = 16
     learning_rate: float = 5e-3
     care: Care = field(default_factory=Care)
@@ -49,11 +49,11 @@ class Plan:
     options: dict[str, Any] = field(default_factory=dict)
     """Other settings of the algorithm."""
     seed: int = 0
-    steps: int = 120
+    steps: int = 100
     tasks_per_step: int = 8
     group_size: int = 8
     """Episodes of one task in a step, which are compared with each other."""
-    learning_rate: float = 2e-3
+    learning_rate: float = 1.5e-3
     """It falls in a line to a tenth over the run."""
     entropy_coef: float = 0.0
     questions: int = 3
@@ -118,7 +118,9 @@ class Plan:
             return cls(**given)
         except TypeError as error:
             names = ", ".join(one.name for one in fields(cls))
-            raise ConfigError(f"The plan of a rubrics run cannot be read ({error}): it has {names}.") from None
+            raise ConfigError(
+                f"The plan of a rubrics run cannot be read ({error}): it has {names}."
+            ) from None
 
     @classmethod
     def read(cls, folder: Path) -> Plan | None:

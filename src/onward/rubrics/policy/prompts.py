@@ -15,9 +15,9 @@ from onward.rubrics.check import Check
 from onward.rubrics.tasks import Task
 
 SYSTEM = (
-    "You write the rubric by which a report is scored. First ask the stakeholder what matters, one topic at a "
-    'time, as {"ask": topic}, or {"ask": "nothing"} when you know enough. Then write the rubric: three to '
-    "seven of the checks, each with its argument and a weight from 1 to 5, in the order of the list."
+    "You write the rubric by which a report is scored. First ask the stakeholder what matters, one topic "
+    'at a time, as {"ask": topic}, or {"ask": "nothing"} when you know enough. Then write the rubric: three '
+    "to seven of the checks, each with its argument and a weight from 1 to 5, in the order of the list."
 )
 ENOUGH = "nothing"
 """The topic that ends the questions."""
@@ -29,7 +29,10 @@ Message = dict[str, Any]
 
 def opening(task: Task) -> list[Message]:
     """Returns the messages of a task before the first answer."""
-    return [{"role": "system", "content": SYSTEM}, {"role": "user", "content": brief_of(task.brief, task.active)}]
+    return [
+        {"role": "system", "content": SYSTEM},
+        {"role": "user", "content": brief_of(task.brief, task.active)},
+    ]
 
 
 def brief_of(brief: str, active: Sequence[Check]) -> str:

@@ -1,4 +1,4 @@
-"""The tasks of each split, cached. What judges a writer at the end is made on demand and never in training."""
+"""The tasks of each split, cached. Those that judge a writer are made on demand, never in training."""
 
 from __future__ import annotations
 

@@ -53,8 +53,8 @@ def train(
 ) -> Path | None:
     """Trains a writer in ``folder``, or goes on with the run there, and returns the writer's folder.
 
-    ``emit(event, **facts)`` receives events: warm_start, step, validation. If ``stop`` returns True, the state
-    is saved and None is returned. Raises ConfigError if the folder has a run of another plan.
+    ``emit(event, **facts)`` receives events: warm_start, step, validation. If ``stop`` returns True, the
+    state is saved and None is returned. Raises ConfigError if the folder has a run of another plan.
     """
     run = _Run(plan, Path(folder), judge or TruthJudge(), emit)
     return run.to_end(stop)
@@ -195,12 +195,10 @@ def _learned(
     learner: Learner, algorithm: algorithms.Algorithm, scored: Sequence[Trajectory]
 ) -> StepMetrics | None:
     """Takes the step; returns its metrics, None if no group had anything to compare."""
-    metrics = None
     try:
-        for metrics in algorithms.learn(learner, algorithm, algorithm.select(scored)):
-            pass
+        (metrics,) = algorithms.learn(learner, algorithm, algorithm.select(scored))
     except NothingToLearnError:
         return None
-    if metrics is not None and metrics.skipped:
+    if metrics.skipped:
         raise TrainingError("CONVERGENCE", "A step was not finite: lower the learning rate.")
     return metrics

@@ -1,8 +1,8 @@
 """The tiny rubric writer: a network of two layers and a closed vocabulary, in an ordinary model folder.
 
-Each word that briefs of several families have, each check, each argument and each stretch of JSON between them
-is one token. Other words are spelled in syllables: so those of one training family look as strange as those of
-a new family. Under the grammar of rubrics nearly all tokens of JSON are forced.
+Each word that briefs of several families have, each check, each argument and each stretch of JSON between
+them is one token. Other words are spelled in syllables: so those of one training family look as strange as
+those of a new family. Under the grammar of rubrics nearly all tokens of JSON are forced.
 """
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ def tokenizer_of(texts: Texts, words: Sequence[str], most: int, syllables: int) 
     def pieces(text: str) -> list[str]:
         return [piece for piece, _ in split.pre_tokenize_str(text)]
 
-    needed = dict.fromkeys(piece for word in (SYSTEM, NOW, CHECKS, "system\n", "user\n", "assistant\n", *words)
-                           for piece in pieces(word))  # fmt: skip
+    always = (SYSTEM, NOW, CHECKS, "system\n", "user\n", "assistant\n", *words)
+    needed = dict.fromkeys(piece for word in always for piece in pieces(word))
     seen: Counter[str] = Counter()
     families: Counter[str] = Counter()
     for some in texts.values():
@@ -99,11 +99,17 @@ def tokenizer_of(texts: Texts, words: Sequence[str], most: int, syllables: int) 
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     spelled.train_from_iterator(
         [piece for piece in seen.elements() if piece not in needed and piece.strip().isalpha()],
-        trainers.BpeTrainer(vocab_size=len(alphabet) + syllables, initial_alphabet=alphabet, show_progress=False),
+        trainers.BpeTrainer(
+            vocab_size=len(alphabet) + syllables, initial_alphabet=alphabet, show_progress=False
+        ),
     )
     described = json.loads(spelled.to_str())["model"]
     vocabulary: dict[str, int] = {name: number for number, name in enumerate(SPECIAL)}
-    for text in (*alphabet, *(as_bytes.pre_tokenize_str(piece)[0][0] for piece in needed), *described["vocab"]):
+    for text in (
+        *alphabet,
+        *(as_bytes.pre_tokenize_str(piece)[0][0] for piece in needed),
+        *described["vocab"],
+    ):
         vocabulary.setdefault(text, len(vocabulary))
     merges = [(left, right) for left, right in described["merges"]]
     made = Tokenizer(models.BPE(vocab=vocabulary, merges=merges, ignore_merges=True))

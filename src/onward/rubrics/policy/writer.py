@@ -29,8 +29,8 @@ class Writer:
         self.player = player
 
     def write(self, task: Task, ask: Ask | None = None, *, temperature: float = 0.0, seed: int = 0) -> Rubric:
-        """Returns the rubric for ``task``. ``ask(topic)`` answers the writer's questions; None: the task's own
-        stakeholder does. Raises InvalidRubric if the writer's text was no rubric."""
+        """Returns the rubric for ``task``. ``ask(topic)`` answers the writer's questions; None: the task's
+        own stakeholder does. Raises InvalidRubric if the writer's text was no rubric."""
         one = self.attempt([task], ask, temperature=temperature, seed=seed)[0]
         if one.rubric is None:
             raise InvalidRubric(one.problem)

@@ -48,7 +48,7 @@ def plan_of(asked: RubricsRequest) -> Any:
         if name in settings:
             raise ConfigError(f"The request has {name} among its settings: give it at the top.")
     if "model" in settings:  # a message must not name a path of this machine
-        raise ConfigError("The request names a model, and a rubrics job trains the tiny one: leave model out.")
+        raise ConfigError("The request names a model, but a rubrics job trains the tiny one: leave it out.")
     return Plan.from_dict({**settings, **{name: value for name, value in given.items() if value is not None}})
 
 
@@ -66,8 +66,8 @@ def _run(folder: Path, asked: RubricsRequest) -> int:
 
 
 def compared(writer: Path, start: Path) -> dict[str, Any]:
-    """Returns the figures of a writer on validation tasks, and its gain in skill over ``start`` there, with the
-    95 % interval over families."""
+    """Returns the figures of a writer on validation tasks, and its gain in skill over ``start`` there, with
+    the 95 % interval over families."""
     from onward.rubrics.policy.evaluation import difference, judged
     from onward.rubrics.policy.splits import validation_tasks
     from onward.rubrics.policy.writer import load_player

@@ -171,9 +171,7 @@ class JobTable:
         self._bucket = bucket
         self._clock = clock
 
-    async def register(
-        self, request: JobRequest, error: JobError | None = None
-    ) -> tuple[JobRecord, bool]:
+    async def register(self, request: JobRequest, error: JobError | None = None) -> tuple[JobRecord, bool]:
         """Records a request once, one that cannot run because of ``error`` as failed. Returns (record,
         created). Raises ContractError("id_reuse") when the id is taken by a different request."""
         record = self._new(request, "queued" if error is None else "failed")

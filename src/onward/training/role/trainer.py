@@ -44,7 +44,7 @@ log = structlog.get_logger(__name__)
 
 IDLE_SECONDS = 0.5
 _Result = tuple[checkpoints.Commit | None, dict[str, Any]]
-"""Result of an attempt: its commit, which control and rubrics jobs have none of, and the child's last event."""
+"""Result of an attempt: its commit, which only jobs on the base model have, and the child's last event."""
 ATTEND_SECONDS = 1.0
 """Pause between two looks for jobs that were cancelled."""
 

@@ -32,7 +32,9 @@ def test_shares_and_means_are_those_counted_by_hand() -> None:
 
 
 def test_an_episode_that_the_environment_ended_counts_nowhere() -> None:
-    failed = Attempt(make_task("expense_audit", 0), TokenRow([], [], []), (), "", None, "gone", finished=False)
+    failed = Attempt(
+        make_task("expense_audit", 0), TokenRow([], [], []), (), "", None, "gone", finished=False
+    )
     some = [attempt([0, 1, 2]), failed]
     assert figures(some, TruthJudge()(some)) == figures(some[:1], TruthJudge()(some[:1]))
 

@@ -12,7 +12,12 @@ from onward.rubrics.policy.episodes import Player
 from onward.rubrics.policy.ordered import OrderedRubrics
 from onward.rubrics.policy.splits import training_tasks
 
-CHECKS = (Check("date_iso"), Check("has_section", "risks"), Check("has_section", "summary"), Check("row_count", "all"))
+CHECKS = (
+    Check("date_iso"),
+    Check("has_section", "risks"),
+    Check("has_section", "summary"),
+    Check("row_count", "all"),
+)
 
 
 def language(player: Player, checks: tuple[Check, ...]) -> set[str]:

@@ -11,6 +11,7 @@ from rubric_writer import toy_plan
 
 from onward.errors import ConfigError
 from onward.rubrics.language import InvalidRubric, Rubric
+from onward.rubrics.policy import episodes
 from onward.rubrics.policy.episodes import Attempt
 from onward.rubrics.policy.judging import TruthJudge
 from onward.rubrics.policy.plan import Plan
@@ -108,8 +109,9 @@ def test_a_writer_writes_the_same_rubric_again_and_asks_whom_it_is_given(warm: P
     assert list(one.questions) == asked
 
 
-def test_a_text_that_is_no_rubric_is_an_error_with_its_reason(warm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from onward.rubrics.policy import episodes
+def test_a_text_that_is_no_rubric_is_an_error_with_its_reason(
+    warm: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
 
     monkeypatch.setattr(episodes, "QUESTIONS", 0)
     monkeypatch.setattr(episodes, "parse", refuse)

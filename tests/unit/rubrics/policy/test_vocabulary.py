@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from pathlib import Path
+
+from onward.lm import paths
 from onward.rubrics.language import Criterion, Rubric, serialise
 from onward.rubrics.policy import prompts
 from onward.rubrics.policy.episodes import Player
@@ -34,20 +37,16 @@ def test_words_of_one_family_are_spelled_out_and_those_of_many_are_not(player: P
     assert len(player.chat.encode(" report")) == 1
 
 
-def test_the_tiny_network_has_at_most_two_million_weights(tmp_path: object) -> None:
-    from pathlib import Path
-
-    from onward.lm import paths
-
-    folder = build(Path(str(tmp_path)) / "m", {"a": ["some words"]}, ['"x"'], Plan().size)
+def test_the_tiny_network_has_at_most_two_million_weights(tmp_path: Path) -> None:
+    folder = build(tmp_path / "m", {"a": ["some words"]}, ['"x"'], Plan().size)
     assert paths.parameters(folder) <= 2_000_000
 
 
-def test_the_same_texts_make_the_same_model(tmp_path: object) -> None:
-    from pathlib import Path
-
+def test_the_same_texts_make_the_same_model(tmp_path: Path) -> None:
     size = Size(hidden=16, heads=2, intermediate=16)
-    made = [build(Path(str(tmp_path)) / name, {"a": ["one two"], "b": ["two"]}, ['"x"'], size) for name in "pq"]
+    made = [
+        build(Path(str(tmp_path)) / name, {"a": ["one two"], "b": ["two"]}, ['"x"'], size) for name in "pq"
+    ]
     for name in ("tokenizer.json", "model.safetensors", "config.json"):
         first, second = ((folder / name).read_bytes() for folder in made)
         assert first == second
