@@ -119,8 +119,15 @@ def main() -> int:
     return 0
 
 
-COLUMNS = {"reward": ".2f", "f1": ".2f", "invalid": ".1%", "degenerate": ".1%", "questions": ".2f", "distinct": ".0f",
-           "entropy": ".2f"}  # fmt: skip
+COLUMNS = {
+    "reward": ".2f",
+    "f1": ".2f",
+    "invalid": ".1%",
+    "degenerate": ".1%",
+    "questions": ".2f",
+    "distinct": ".0f",
+    "entropy": ".2f",
+}
 """Figures of the learned writer and their formats."""
 
 
@@ -132,8 +139,8 @@ def page(report: dict[str, Any]) -> str:
     lines += ["and at least -1. Intervals are 95 %, over families of tasks.", ""]
     for seed, one in runs.items():
         cost = one["cost"]
-        lines.append(f"- Seed {seed}: {cost['cpu_seconds']:.0f} s of CPU, {cost['wall_seconds']:.0f} s by the "
-                     f"clock under a load of {cost['load']:.0f}.")  # fmt: skip
+        took = f"{cost['cpu_seconds']:.0f} s of CPU, {cost['wall_seconds']:.0f} s by the clock"
+        lines.append(f"- Seed {seed}: {took} under a load of {cost['load']:.0f}.")
     for temperature, gain in report["gain"].items():
         lines += ["", f"## Temperature {temperature}", ""]
         lines += [f"Gain over the warm start on unseen families, {len(runs)} seeds: {_interval(gain)}.", ""]

@@ -17,10 +17,6 @@ from onward.training.role import trainer as role
 
 
 async def test_a_rubrics_job_ends_with_a_writer_that_writes(bus: Bus, tmp_path: Path) -> None:
-    given = asdict(toy_plan(families=["expense_audit"]))
-    settings = {
-        name: value for name, value in given.items() if name not in ("algorithm", "seed", "steps", "model")
-    }
     message = {
         "kind": "rubrics",
         "training_job_id": "good",

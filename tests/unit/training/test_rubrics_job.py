@@ -15,11 +15,6 @@ from onward.training.role.rubrics_attempt import refuse_impossible
 
 
 def request(**changes: Any) -> RubricsRequest:
-    settings = {
-        name: value
-        for name, value in asdict(toy_plan()).items()
-        if name not in ("algorithm", "seed", "steps", "model")
-    }
     values = {
         "kind": "rubrics",
         "training_job_id": "job-1",
@@ -27,7 +22,7 @@ def request(**changes: Any) -> RubricsRequest:
         "requester": "tests",
         "algorithm": "rloo",
         "steps": 2,
-        "settings": settings,
+        "settings": toy_settings(),
         **changes,
     }
     return RubricsRequest.model_validate(values)
