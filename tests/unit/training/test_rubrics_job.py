@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rubric_writer import toy_plan
+from rubric_writer import toy_plan, toy_settings
 
 from onward.contracts.training import ControlRequest, RubricsRequest
 from onward.errors import ConfigError, TrainingError
