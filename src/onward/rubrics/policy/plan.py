@@ -22,8 +22,8 @@ PLAN = "plan.json"
 class WarmStart:
     """Supervised learning of demonstrations, before any reward. It is short on purpose."""
 
-    demonstrations: int = 5000
-    steps: int = 850
+    demonstrations: int = 2000
+    steps: int = 300
     batch_rows: int = 16
     learning_rate: float = 5e-3
     care: Care = field(default_factory=Care)
@@ -49,11 +49,11 @@ class Plan:
     options: dict[str, Any] = field(default_factory=dict)
     """Other settings of the algorithm."""
     seed: int = 0
-    steps: int = 100
+    steps: int = 60
     tasks_per_step: int = 8
     group_size: int = 8
     """Episodes of one task in a step, which are compared with each other."""
-    learning_rate: float = 1.5e-3
+    learning_rate: float = 2e-3
     """It falls in a line to a tenth over the run."""
     entropy_coef: float = 0.0
     questions: int = 3
@@ -65,7 +65,7 @@ class Plan:
     families: tuple[str, ...] = ()
     """Training families; empty: all of them but those of validation."""
     threads: int = 1
-    eval_every: int = 60
+    eval_every: int = 30
     """Steps from one validation to the next."""
     eval_tasks: int = 32
     save_every: int = 20
