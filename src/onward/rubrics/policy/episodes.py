@@ -146,7 +146,7 @@ class Player:
         return self._grammars[key]
 
     def row_of(self, task: Task, turns: Sequence[tuple[str, str]], rubric: str) -> TokenRow:
-        """Returns the row of an episode that somebody else wrote: ``turns`` are pairs of topic and answer.
+        """Returns the row of an episode that was not drawn: ``turns`` are pairs of topic and answer.
         Raises GrammarError for text outside of the grammars."""
         one = self._start(task, lambda _: "", 1.0)
         said = [prompts.question(topic) for topic, _ in turns]
