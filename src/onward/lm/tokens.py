@@ -10,9 +10,12 @@ import hashlib
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from onward.errors import OnwardError
-from onward.lm.masks import AllowedTokens
+
+if TYPE_CHECKING:
+    from onward.lm.masks import AllowedTokens
 
 
 @dataclass(frozen=True)
