@@ -71,6 +71,7 @@ async def training_service(
         for durable, subject, handler in (
             ("trainer", subjects.TRAINING_REQUEST, trainer.handle_requests),
             ("trainer-control", subjects.TRAINING_CONTROL, trainer.handle_control),
+            ("trainer-rubrics", subjects.TRAINING_RUBRICS, trainer.handle_rubrics),
         ):
             intake = consume(
                 bus, stream="RL_TRAINING", durable=durable, subject=subject, handler=handler, clock=clock

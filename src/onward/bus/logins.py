@@ -109,7 +109,7 @@ _READS: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "rewarder": {"RL_TRAJECTORIES": ("rewarder",), "RL_FEEDBACK": ("rewarder-feedback",)},
     "coordinator": {"RL_TRAINING": ("coordinator",)},
-    "trainer": {"RL_TRAINING": ("trainer", "trainer-control")},
+    "trainer": {"RL_TRAINING": ("trainer", "trainer-control", "trainer-rubrics")},
     "gateway": {"RL_REWARDS": ("gateway-outcomes",), "RL_FEEDBACK": ("gateway-votes",)},
 }
 """Role → stream → its durable consumers."""

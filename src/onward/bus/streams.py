@@ -107,7 +107,12 @@ STREAMS: dict[str, StreamSpec] = {
         # One by one: a wildcard would capture the request-reply subject agent.rl.training.status.request.
         StreamSpec(
             "RL_TRAINING",
-            (subjects.TRAINING_REQUEST, subjects.TRAINING_STATUS, subjects.TRAINING_CONTROL),
+            (
+                subjects.TRAINING_REQUEST,
+                subjects.TRAINING_STATUS,
+                subjects.TRAINING_CONTROL,
+                subjects.TRAINING_RUBRICS,
+            ),
             256 * MIB,
             90 * DAY,
             24 * HOUR,

@@ -14,6 +14,7 @@ FEEDBACK = "agent.rl.feedback.v1"
 TRAINING_REQUEST = "agent.rl.training.request.v1"
 TRAINING_STATUS = "agent.rl.training.status.v1"
 TRAINING_CONTROL = "agent.rl.training.control.v1"
+TRAINING_RUBRICS = "agent.rl.training.rubrics.v1"
 TRAINING_STATUS_REQUEST = "agent.rl.training.status.request"
 """Core request and reply. No stream stores it, or the stream would answer instead of the trainer."""
 TRAINER_MESSAGE = "agent.rl.trainer.request"
@@ -62,6 +63,10 @@ TOPICS: tuple[Topic, ...] = (
     Topic(
         TRAINING_CONTROL, None, ("operator",), ("trainer",), "RL_TRAINING",
         "Request for one job that trains a control policy for an environment.",
+    ),
+    Topic(
+        TRAINING_RUBRICS, None, ("operator",), ("trainer",), "RL_TRAINING",
+        "Request for one job that trains a rubric writer.",
     ),
     Topic(
         TRAINING_STATUS_REQUEST, None, ("operator",), ("trainer",), None,

@@ -160,6 +160,20 @@ class ControlRequest(Message):
     priority: Literal["low", "normal", "high", "urgent"] | None = optional("Priority; normal when absent.")
 
 
+class RubricsRequest(Message):
+    """Request for one job that trains a rubric writer: ``agent.rl.training.rubrics.v1``."""
+
+    kind: Literal["rubrics"] = required("Kind of the job.")
+    training_job_id: Id = required("Unique id of the job.")
+    timestamp: Timestamp = required("When it was asked for.")
+    requester: Text = required("Who asks.")
+    algorithm: Literal["rloo", "grpo", "reinforce", "reinforce_plus_plus"] = required("Algorithm.")
+    steps: Count | None = optional("Steps of learning; absent: those of the preset.")
+    seed: Count | None = optional("Seed of all randomness; 0 when absent.")
+    settings: Object | None = optional("Changes to the preset.", examples=[{"group_size": 8}])
+    priority: Literal["low", "normal", "high", "urgent"] | None = optional("Priority; normal when absent.")
+
+
 class Progress(Part):
     current_epoch: Count | None = optional("Epoch in progress.")
     total_epochs: Positive | None = optional("Epochs in all.")

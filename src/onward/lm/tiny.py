@@ -8,8 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+"""Control tokens of the chat template, in the order of their ids."""
 CHATML = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] "
     "+ '<|im_end|>' + '\\n' }}{% endfor %}"
@@ -40,11 +45,8 @@ def build_tiny(
     it matches whole phrases, frequent phrases become single tokens. The same corpus, sizes, split and seed
     give the same files. Returns ``folder``.
     """
-    import torch
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
-    folder = Path(folder)
     backend = Tokenizer(models.BPE())
     if split is None:
         pieces = [
@@ -60,11 +62,46 @@ def build_tiny(
     backend.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocab,
-        special_tokens=["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
+        special_tokens=list(SPECIAL),
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
     backend.train_from_iterator(corpus, trainer)
+    return save_network(
+        folder,
+        backend,
+        seed,
+        hidden=hidden,
+        layers=layers,
+        heads=heads,
+        kv_heads=kv_heads,
+        intermediate=intermediate,
+        max_positions=max_positions,
+        rope_theta=rope_theta,
+        family=family,
+    )
+
+
+def save_network(
+    folder: Path,
+    backend: Tokenizer,
+    seed: int = 0,
+    *,
+    hidden: int,
+    layers: int,
+    heads: int,
+    kv_heads: int,
+    intermediate: int,
+    max_positions: int,
+    rope_theta: float = 10000.0,
+    family: Literal["llama", "qwen2"] = "llama",
+) -> Path:
+    """Writes a randomly initialised network for the tokenizer ``backend``, whose vocabulary begins with
+    ``SPECIAL``, and the ChatML template to ``folder``. Returns ``folder``."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
+
+    folder = Path(folder)
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=backend,
         unk_token="<|endoftext|>",

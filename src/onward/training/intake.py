@@ -17,7 +17,7 @@ from onward.bus import Bus
 from onward.clock import Clock, utc_text
 from onward.contracts import TrainingRequest, encode, subjects
 from onward.contracts.codec import canonical_json, validate
-from onward.contracts.training import ControlRequest
+from onward.contracts.training import ControlRequest, RubricsRequest
 from onward.errors import ConflictError, ContractError, OnwardError
 from onward.ids import check_id, new_id
 from onward.training.role.job_table import JobRecord, JobTable
@@ -33,7 +33,7 @@ _ENVELOPE = ("timestamp", "requester", "trigger_reason")
 class Submitted:
     """A request that is stored for good. ``record`` is None while no trainer has taken it."""
 
-    request: TrainingRequest | ControlRequest
+    request: TrainingRequest | ControlRequest | RubricsRequest
     record: JobRecord | None
     created: bool
 
@@ -107,7 +107,7 @@ async def submit_again(bus: Bus, clock: Clock, job_id: str, new_id: str) -> Subm
     ``submit``. Raises IllegalTransitionError for a job in another state, ContractError, BusError."""
     table = JobTable(bus.bucket("rl_jobs"), clock)
     asked = await table.request_again(job_id, new_id)
-    subject = subjects.TRAINING_CONTROL
+    subject = subjects.TRAINING_CONTROL if isinstance(asked, ControlRequest) else subjects.TRAINING_RUBRICS
     if isinstance(asked, TrainingRequest):
         request.refuse_operators_rights(asked)
         subject = subjects.TRAINING_REQUEST

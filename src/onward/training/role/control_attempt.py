@@ -36,7 +36,25 @@ def refuse_unlisted(asked: ControlRequest, settings: Settings) -> None:
         )
 
 
-class ControlAttempt(Attempt):
+class UploadingAttempt(Attempt):
+    """An attempt whose result is a folder in the object store, and no checkpoint to release."""
+
+    async def _upload(self, result: Path, where: str) -> None:
+        for path in sorted(result.rglob("*")):
+            if path.is_file():
+                await self.ctx.objects.put(f"{where}/{path.relative_to(result).as_posix()}", path)
+
+    @staticmethod
+    def _stored(done: dict[str, Any], where: str) -> dict[str, Any]:
+        """Returns the child's last event with the place of the result."""
+        return {
+            **done,
+            "metrics": {**done["metrics"], "policy": where},
+            "artifacts": {"final_checkpoint": where},
+        }
+
+
+class ControlAttempt(UploadingAttempt):
     MODULE = "onward.training.job.control"
 
     async def run_control(self) -> dict[str, Any]:
@@ -54,13 +72,4 @@ class ControlAttempt(Attempt):
         done = await self._compute(folder, {"samples": None, "excluded": {}})
         where = f"control/{record.job_id}/{record.attempt}"
         await self._upload(folder / control.RUN / "policy", where)
-        return {
-            **done,
-            "metrics": {**done["metrics"], "policy": where},
-            "artifacts": {"final_checkpoint": where},
-        }
-
-    async def _upload(self, policy: Path, where: str) -> None:
-        for path in sorted(policy.rglob("*")):
-            if path.is_file():
-                await self.ctx.objects.put(f"{where}/{path.relative_to(policy).as_posix()}", path)
+        return self._stored(done, where)

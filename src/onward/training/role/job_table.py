@@ -20,7 +20,7 @@ from onward.clock import Clock, read_time, utc_text
 from onward.contracts import TrainingRequest, encode, to_document
 from onward.contracts.buckets import ENDED_JOBS, JobEntry, JobNumber, Moment, Piece, Record
 from onward.contracts.codec import validate
-from onward.contracts.training import ControlRequest
+from onward.contracts.training import ControlRequest, RubricsRequest
 from onward.errors import ConflictError, ContractError, IllegalTransitionError, TrainingError
 from onward.ids import check_id
 from onward.retry import pause_after
@@ -148,9 +148,16 @@ class JobRecord(Record):
         return self.state in ENDED_JOBS
 
 
-def is_control(request: dict[str, Any]) -> bool:
-    """Returns whether a stored request is one of a control job."""
-    return "environment" in request and "training_config" not in request
+JobRequest = TrainingRequest | ControlRequest | RubricsRequest
+
+
+def type_of(request: dict[str, Any]) -> type[TrainingRequest] | type[ControlRequest] | type[RubricsRequest]:
+    """Returns the type of a stored request."""
+    if "training_config" in request:
+        return TrainingRequest
+    if request.get("kind") == "rubrics":
+        return RubricsRequest
+    return ControlRequest if "environment" in request else TrainingRequest
 
 
 def key(job_id: str) -> str:
@@ -164,9 +171,7 @@ class JobTable:
         self._bucket = bucket
         self._clock = clock
 
-    async def register(
-        self, request: TrainingRequest | ControlRequest, error: JobError | None = None
-    ) -> tuple[JobRecord, bool]:
+    async def register(self, request: JobRequest, error: JobError | None = None) -> tuple[JobRecord, bool]:
         """Records a request once, one that cannot run because of ``error`` as failed. Returns (record,
         created). Raises ContractError("id_reuse") when the id is taken by a different request."""
         record = self._new(request, "queued" if error is None else "failed")
@@ -214,7 +219,7 @@ class JobTable:
                     record, _ = await self._write(record, revision, cancel_requested=True, cancelled_by=by)
                 return record
 
-    async def request_again(self, job_id: str, new_id: str) -> TrainingRequest | ControlRequest:
+    async def request_again(self, job_id: str, new_id: str) -> JobRequest:
         """Returns the request of a job that failed or was cancelled, for a new job. Raises
         IllegalTransitionError for a job in another state, ContractError for an unknown one."""
         record, _ = await self.get(job_id)
@@ -223,7 +228,7 @@ class JobTable:
                 f"Job {job_id} is {record.state}: only a failed or cancelled job can be run again."
             )
         request = {**record.request, "training_job_id": check_id(new_id, "job id")}
-        return validate(request, ControlRequest if is_control(request) else TrainingRequest)
+        return validate(request, type_of(request))
 
     async def positions(self) -> dict[str, int]:
         """Returns the place of each queued job, from 1, which is claimed next. Jobs that wait after an
@@ -283,7 +288,7 @@ class JobTable:
             if not record.number:
                 await self._numbered(record.job_id)
 
-    def _new(self, request: TrainingRequest | ControlRequest, state: JobState) -> JobRecord:
+    def _new(self, request: JobRequest, state: JobState) -> JobRecord:
         now = utc_text(self._clock.now())
         metadata = request.model_dump().get("metadata") or {}
         return JobRecord(

@@ -21,7 +21,7 @@ from onward.bus.cancellation import until_cancelled
 from onward.bus.documents import is_learning_paused
 from onward.context import Context
 from onward.contracts import TrainingRequest, decode, subjects
-from onward.contracts.training import ControlRequest
+from onward.contracts.training import ControlRequest, RubricsRequest
 from onward.errors import BusError, ConflictError, ContractError, OnwardError, TrainingError
 from onward.files import locked
 from onward.ids import local_id, new_id
@@ -36,14 +36,15 @@ from onward.training.role.conclusions import Conclusions
 from onward.training.role.control_attempt import ControlAttempt, refuse_unlisted
 from onward.training.role.endings import ChildError, Ending
 from onward.training.role.job_lease import JobLease
-from onward.training.role.job_table import TERMINAL, JobError, JobRecord, JobTable, is_control
+from onward.training.role.job_table import TERMINAL, JobError, JobRecord, JobRequest, JobTable, type_of
+from onward.training.role.rubrics_attempt import RubricsAttempt, refuse_impossible
 from onward.training.spec import request
 
 log = structlog.get_logger(__name__)
 
 IDLE_SECONDS = 0.5
 _Result = tuple[checkpoints.Commit | None, dict[str, Any]]
-"""Result of an attempt: its commit, which a control job has none of, and the child's last event."""
+"""Result of an attempt: its commit, which only jobs on the base model have, and the child's last event."""
 ATTEND_SECONDS = 1.0
 """Pause between two looks for jobs that were cancelled."""
 
@@ -68,8 +69,12 @@ class Trainer:
         """Does the same for requests of control jobs."""
         return await self._take(messages, partial(decode, model=ControlRequest))
 
+    async def handle_rubrics(self, messages: list[Message]) -> list[Ack | DeadLetter]:
+        """Does the same for requests of rubrics jobs."""
+        return await self._take(messages, partial(decode, model=RubricsRequest))
+
     async def _take(
-        self, messages: list[Message], read: Callable[[bytes], TrainingRequest | ControlRequest]
+        self, messages: list[Message], read: Callable[[bytes], JobRequest]
     ) -> list[Ack | DeadLetter]:
         dispositions: list[Ack | DeadLetter] = []
         for message in messages:
@@ -89,11 +94,13 @@ class Trainer:
             dispositions.append(Ack())
         return dispositions
 
-    def _impossible(self, asked: TrainingRequest | ControlRequest) -> JobError | None:
+    def _impossible(self, asked: JobRequest) -> JobError | None:
         """Returns why a request can only fail, or None. Behind other jobs, its turn may be hours away."""
         try:
             if isinstance(asked, ControlRequest):
                 refuse_unlisted(asked, self.ctx.settings)
+            elif isinstance(asked, RubricsRequest):
+                refuse_impossible(asked)
             else:
                 request.check(asked, self.ctx.settings)
         except TrainingError as error:
@@ -185,8 +192,11 @@ class Trainer:
             await asyncio.gather(renewing, work, cancelled, return_exceptions=True)
 
     async def _attempt(self, lease: JobLease) -> _Result:
-        if is_control(lease.record.request):
+        kind = type_of(lease.record.request)
+        if kind is ControlRequest:
             return None, await ControlAttempt(self.ctx, lease, self.announcer).run_control()
+        if kind is RubricsRequest:
+            return None, await RubricsAttempt(self.ctx, lease, self.announcer).run_rubrics()
         return await Attempt(self.ctx, lease, self.announcer).run()
 
     async def _until_cancelled(self, lease: JobLease) -> None:
@@ -301,6 +311,7 @@ async def run(ctx: Context) -> None:
             for durable, subject, handler in (
                 ("trainer", subjects.TRAINING_REQUEST, trainer.handle_requests),
                 ("trainer-control", subjects.TRAINING_CONTROL, trainer.handle_control),
+                ("trainer-rubrics", subjects.TRAINING_RUBRICS, trainer.handle_rubrics),
             )
         ]
         await ctx.bus.serve(subjects.TRAINING_STATUS_REQUEST, trainer.answer_status, queue="trainer")

@@ -1,0 +1,188 @@
+"""A tiny rubric writer before and after reinforcement learning, on task families that it never saw.
+
+    python benchmarks/rubrics_learning.py --seeds 0 1 2 --json benchmarks/results/rubrics_learning.json
+
+For each training seed: warm start, learning, then four held-out splits, reference points and controls. The
+page beside the JSON file is made from it. A run that was interrupted goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from machine import machine
+from onward.progress import Bars
+from onward.rubrics.policy.display import draw_curves, shown
+from onward.rubrics.policy.evaluation import Judged, controls, difference, judged, reference_points
+from onward.rubrics.policy.plan import Plan
+from onward.rubrics.policy.splits import HELD_OUT, SPLITS, judging_tasks
+from onward.rubrics.policy.training import BASE, WRITER, train
+from onward.rubrics.policy.writer import load_player
+
+TEMPERATURES = (1.0, 0.0)
+
+
+def trained(plan: Plan, folder: Path) -> dict[str, float]:
+    """Trains in ``folder``; returns the time that it took, or the time of the run that is there already."""
+    cost = folder / "cost.json"
+    if not cost.is_file():
+        wall, cpu = time.monotonic(), time.process_time()
+        with Bars(Console(stderr=True)) as bars:
+            train(plan, folder, emit=shown(bars))
+        found = {"wall_seconds": time.monotonic() - wall, "cpu_seconds": time.process_time() - cpu}
+        cost.write_text(json.dumps({**found, "load": os.getloadavg()[1]}))
+        draw_curves(folder)
+    return json.loads(cost.read_text())
+
+
+def episodes(folder: Path, split: str, seeds: int, temperature: float) -> Judged:
+    return judged(load_player(folder), judging_tasks(split, seeds), temperature=temperature)
+
+
+def evaluated(folder: Path, seeds: int, temperature: float) -> dict[str, Any]:
+    """Returns the report of one run, and the skill of each held-out task before and after learning."""
+    found: dict[str, Any] = {"splits": {}}
+    for split in SPLITS:
+        count = seeds if split == HELD_OUT else max(1, seeds // 4)
+        before, after = (episodes(folder / name, split, count, temperature) for name in (BASE, WRITER))
+        gain = difference([after], [before])
+        found["splits"][split] = {
+            "warm_start": before.report(),
+            "learned": after.report(),
+            "gain": asdict(gain),
+        }
+        if split == HELD_OUT:
+            found["skills"] = {"warm_start": before.skills, "learned": after.skills}
+            tasks = judging_tasks(split, count)
+            made = controls(load_player(folder / WRITER), tasks, after, temperature=temperature)
+            found["controls"] = {
+                name: {**one.report(), "fall": asdict(difference([after], [one]))}
+                for name, one in made.items()
+            }
+            answers = difference([made["shuffled_answers"]], [made["no_answers"]])
+            found["gain_from_answers"] = asdict(difference([after], [made["no_answers"]]))
+            found["gain_from_shuffled_answers"] = asdict(answers)
+    return found
+
+
+def pooled(runs: dict[str, Any], temperature: float) -> dict[str, float]:
+    """Returns the gain over all training seeds, averaged task by task, with its interval over families."""
+    import numpy as np
+
+    from onward.rubrics.policy.figures import interval
+
+    some = [one["evaluation"][str(temperature)]["skills"] for one in runs.values()]
+    gain = np.mean([np.array(one["learned"]) - np.array(one["warm_start"]) for one in some], axis=0)
+    per_family = len(gain) // len({task.family for task in judging_tasks(HELD_OUT, 1)})
+    return asdict(interval(gain.tolist(), [place // per_family for place in range(len(gain))]))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--steps", type=int, default=Plan().steps)
+    parser.add_argument("--tasks", type=int, default=32, help="held-out tasks of each family")
+    parser.add_argument("--work", type=Path, default=Path("rubrics-runs"), help="folder of the runs")
+    parser.add_argument("--train-only", action="store_true", help="train the seeds, judge them later")
+    parser.add_argument("--quick", action="store_true", help="one seed, one step, a task of each family")
+    parser.add_argument("--json", type=Path, default=Path("rubrics_learning.json"), help="the results")
+    given = parser.parse_args()
+    start = Plan().warm_start
+    if given.quick:
+        given.seeds, given.steps, given.tasks = given.seeds[:1], 1, 2
+        start = replace(start, demonstrations=64, steps=4)
+    runs: dict[str, Any] = {}
+    for seed in given.seeds:
+        folder = given.work / f"seed-{seed}"
+        folder.mkdir(parents=True, exist_ok=True)
+        plan = replace(Plan(), seed=seed, steps=given.steps, warm_start=start)
+        cost = trained(plan, folder)
+        print(f"seed {seed}: {cost}", file=sys.stderr, flush=True)
+        if given.train_only:
+            continue
+        evaluation = {str(t): evaluated(folder, given.tasks, t) for t in TEMPERATURES}
+        runs[str(seed)] = {"cost": cost, "evaluation": evaluation}
+        report = {
+            "machine": machine(),
+            "load": os.getloadavg(),
+            "plan": asdict(replace(plan, seed=0)),
+            "reference_points": reference_points(judging_tasks(HELD_OUT, given.tasks)),
+            "gain": {str(t): pooled(runs, t) for t in TEMPERATURES},
+            "runs": runs,
+        }
+        given.json.write_text(json.dumps(report, indent=1) + "\n")
+        given.json.with_suffix(".md").write_text(page(report))
+    return 0
+
+
+COLUMNS = {
+    "reward": ".2f",
+    "f1": ".2f",
+    "invalid": ".1%",
+    "degenerate": ".1%",
+    "questions": ".2f",
+    "distinct": ".0f",
+    "entropy": ".2f",
+}
+"""Figures of the learned writer and their formats."""
+
+
+def page(report: dict[str, Any]) -> str:
+    """Returns the results for people, all seeds side by side."""
+    runs = report["runs"]
+    lines = ["# A tiny rubric writer learns", ""]
+    lines += ["Made by `benchmarks/rubrics_learning.py`. Skill is 1 for the truth, 0 for a constant score,"]
+    lines += ["and at least -1. Intervals are 95 %, over families of tasks.", ""]
+    for seed, one in runs.items():
+        cost = one["cost"]
+        took = f"{cost['cpu_seconds']:.0f} s of CPU, {cost['wall_seconds']:.0f} s by the clock"
+        lines.append(f"- Seed {seed}: {took} under a load of {cost['load']:.0f}.")
+    for temperature, gain in report["gain"].items():
+        lines += ["", f"## Temperature {temperature}", ""]
+        lines += [f"Gain over the warm start on unseen families, {len(runs)} seeds: {_interval(gain)}.", ""]
+        lines += _table("seed", "split", "warm start", "learned", "gain", *COLUMNS)
+        for seed, one in runs.items():
+            for split, found in one["evaluation"][temperature]["splits"].items():
+                skills = [f"{found[name]['skill']:.2f}" for name in ("warm_start", "learned")]
+                rest = [format(found["learned"][name], form) for name, form in COLUMNS.items()]
+                lines.append(_row(seed, split, *skills, _interval(found["gain"]), *rest))
+        lines += ["", *_table("seed", "control", "skill", "fall from the right one")]
+        for seed, one in runs.items():
+            found = one["evaluation"][temperature]
+            for name, control in found["controls"].items():
+                lines.append(_row(seed, name, f"{control['skill']:.2f}", _interval(control["fall"])))
+        lines += ["", *_table("seed", "gain in skill from answers", "from those for another task")]
+        for seed, one in runs.items():
+            found = one["evaluation"][temperature]
+            gains = (found["gain_from_answers"], found["gain_from_shuffled_answers"])
+            lines.append(_row(seed, *map(_interval, gains)))
+    lines += ["", "## Reference points on unseen families", ""]
+    lines += _table("rubric", "what it is", "skill", "reward")
+    for name, one in report["reference_points"].items():
+        lines.append(_row(name, one["words"], _interval(one["interval"]), f"{one['reward']:.2f}"))
+    return "\n".join(lines) + "\n"
+
+
+def _table(*names: str) -> list[str]:
+    return [_row(*names), "|" + "---|" * len(names)]
+
+
+def _row(*cells: str) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _interval(found: dict[str, float]) -> str:
+    return f"{found['mean']:.2f} [{found['low']:.2f}, {found['high']:.2f}]"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,222 @@
+"""Episodes of a rubric writer: questions to the stakeholder, then a rubric, each under its grammar.
+
+Many episodes run in one batch of a sampler. Each is one token row: what the policy drew is sampled, the brief
+and the stakeholder's answers are context. The same arguments give the same episodes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from onward.lm import paths
+from onward.lm.chat import Chat
+from onward.lm.constrained import CompiledGrammar, Grammar, GrammarCompiler
+from onward.lm.model import LanguageModel
+from onward.lm.request import Sample, SampleRequest
+from onward.lm.tokens import TokenRow
+from onward.rubrics.language import InvalidRubric, Rubric, parse, schema_of
+from onward.rubrics.language.ordered import ordered_grammar
+from onward.rubrics.policy import prompts
+from onward.rubrics.policy.ordered import OrderedRubrics
+from onward.rubrics.policy.prompts import Message
+from onward.rubrics.tasks import TOPICS, Stakeholder, Task
+
+QUESTIONS = 3
+"""Most questions of an episode."""
+ANSWER_TOKENS = 600
+"""Room for an answer whose grammar does not bound it."""
+
+Ask = Callable[[str], str]
+"""A stakeholder: the answer to a question about a topic."""
+
+
+@dataclass
+class Attempt:
+    """One episode. ``rubric`` None: it was not valid, for the reason ``problem``."""
+
+    task: Task
+    row: TokenRow
+    questions: tuple[str, ...]
+    text: str
+    rubric: Rubric | None
+    problem: str = ""
+    finished: bool = True
+    """False: the sampler could not complete an answer, which is no fault of the policy."""
+
+
+@dataclass
+class _Running:
+    task: Task
+    ask: Ask
+    messages: list[Message]
+    row: TokenRow
+    context: list[int]
+    asked: list[str] = field(default_factory=list)
+    turns: int = 0
+    writes: bool = False
+    """True: the next answer is the rubric."""
+    done: Attempt | None = None
+
+
+class Player:
+    """Plays episodes of ``policy`` under ``adapter`` (None: its own weights).
+
+    Renderings of prompts and compiled grammars are remembered between calls.
+    """
+
+    def __init__(
+        self,
+        policy: LanguageModel,
+        adapter: str | None = None,
+        *,
+        questions: int = QUESTIONS,
+        ordered: bool = True,
+        batch: int = 256,
+    ) -> None:
+        """``ordered``: rubrics are written in canonical order, by the automaton of ``ordered`` if the
+        vocabulary is closed; otherwise in any order that ``schema_of`` allows."""
+        self.policy, self.adapter, self.questions, self.ordered = policy, adapter, questions, ordered
+        self.chat = Chat(policy.tokenizer)
+        self._compile = GrammarCompiler(policy.tokenizer, policy.shape.vocab, self.chat.stop_ids)
+        self._sampler = paths.sampler(policy, max_batch=batch)
+        self._grammars: dict[Any, CompiledGrammar] = {}
+        self._rendered: dict[str, list[int]] = {}
+
+    def play(
+        self,
+        tasks: Sequence[Task],
+        *,
+        seed: int = 0,
+        temperature: float = 1.0,
+        stakeholder: Callable[[Task], Ask] = lambda task: answers_of(task),
+        for_training: bool = False,
+    ) -> list[Attempt]:
+        """Runs one episode for each entry of ``tasks`` (repeat a task for a group) and returns them in that
+        order. ``temperature`` 0 takes the likeliest tokens."""
+        running = [self._start(task, stakeholder(task), temperature) for task in tasks]
+
+        def submit(index: int) -> None:
+            one = running[index]
+            digest = hashlib.sha256(f"{seed}/{index}/{one.turns}".encode()).digest()
+            grammar = self.rubric_grammar(one.task) if one.writes else self.question_grammar()
+            self._sampler.submit(
+                SampleRequest(
+                    request_id=str(index),
+                    prompt_ids=one.row.ids + one.context,
+                    max_new_tokens=grammar.max_tokens or ANSWER_TOKENS,
+                    temperature=temperature,
+                    stop_ids=self.chat.stop_ids,
+                    adapter=self.adapter,
+                    seed=int.from_bytes(digest[:6], "big"),
+                    grammar=grammar,
+                    for_training=for_training,
+                )
+            )
+
+        for index in range(len(running)):
+            submit(index)
+        while self._sampler.busy:
+            for sample in self._sampler.step():
+                index = int(sample.request_id)
+                if self._advance(running[index], sample):
+                    submit(index)
+        return [one.done for one in running if one.done is not None]
+
+    # --- grammars and prompts ------------------------------------------------------------------------
+
+    def rubric_grammar(self, task: Task) -> CompiledGrammar:
+        found = self._grammars.get(task.active)
+        if found is None and self.ordered:
+            vocab, end = self.policy.shape.vocab, self.chat.end_of_turn
+            found = OrderedRubrics.grammar(task.active, self.chat.encode, vocab, end)
+            found = self._grammars[task.active] = found or self._compile(ordered_grammar(task.active))
+        return found or self._grammar(task.active, lambda: schema_of(task.active))
+
+    def question_grammar(self) -> CompiledGrammar:
+        return self._grammar(TOPICS, lambda: prompts.question_schema(TOPICS))
+
+    def _grammar(self, key: Any, schema: Callable[[], dict[str, Any]]) -> CompiledGrammar:
+        if key not in self._grammars:
+            source = json.dumps(schema(), ensure_ascii=False)
+            self._grammars[key] = self._compile(Grammar("json_schema", source))
+        return self._grammars[key]
+
+    def row_of(self, task: Task, turns: Sequence[tuple[str, str]], rubric: str) -> TokenRow:
+        """Returns the row of an episode that was not drawn: ``turns`` are pairs of topic and answer.
+        Raises GrammarError for text outside of the grammars."""
+        one = self._start(task, lambda _: "", 1.0)
+        said = [prompts.question(topic) for topic, _ in turns]
+        replies = [answer for _, answer in turns]
+        if len(turns) < self.questions:
+            said.append(prompts.question(None))
+            replies.append("")
+        for number, (text, answer) in enumerate(zip(said, replies, strict=True), 1):
+            self._append(one, text, self.question_grammar())
+            one.context = self._extended(one, text, prompts.reply(answer, last=number == len(said)))
+        self._append(one, rubric, self.rubric_grammar(task))
+        return one.row
+
+    def _append(self, one: _Running, text: str, grammar: CompiledGrammar) -> None:
+        ids = [*self.chat.encode(text), self.chat.end_of_turn]
+        one.row.extend(one.context, ids, allowed=grammar.replay(ids))
+
+    def _start(self, task: Task, ask: Ask, temperature: float) -> _Running:
+        messages = prompts.opening(task)
+        key = messages[-1]["content"]
+        if key not in self._rendered:
+            self._rendered[key] = self.chat.render(messages)
+        row = TokenRow([], [], [], temperature)
+        return _Running(task, ask, messages, row, self._rendered[key], writes=self.questions == 0)
+
+    def _extended(self, one: _Running, answer: str, reply: str) -> list[int]:
+        """Returns the context that follows ``answer``, and adds both messages to the conversation."""
+        before = list(one.messages)
+        one.messages += [{"role": "assistant", "content": answer}, {"role": "user", "content": reply}]
+        key = json.dumps([message["content"] for message in one.messages])
+        if key not in self._rendered:
+            found = self.chat.extend(one.row.ids, before, one.messages, True)
+            if found is None:  # a template that rewrites history: what follows is all that can be used of it
+                found = self.chat.render(one.messages)[len(one.row.ids) :]
+            self._rendered[key] = found
+        return self._rendered[key]
+
+    # --- answers -------------------------------------------------------------------------------------
+
+    def _advance(self, one: _Running, sample: Sample) -> bool:
+        """Takes an answer; returns True when another one is needed."""
+        one.row.extend(one.context, sample.token_ids, sample.logprobs, sample.allowed)
+        one.turns += 1
+        text = self.chat.text(sample.token_ids)
+        if sample.finish_reason != "stop":
+            ended = sample.finish_reason != "error"
+            problem = sample.error or "the answer was cut off"
+            one.done = Attempt(one.task, one.row, tuple(one.asked), text, None, problem, ended)
+            return False
+        if one.writes:
+            one.done = _judged(one, text)
+            return False
+        topic = prompts.topic_of(text)
+        if topic is not None:
+            one.asked.append(topic)
+        answer = None if topic is None else one.ask(topic)
+        one.writes = topic is None or len(one.asked) >= self.questions
+        one.context = self._extended(one, text, prompts.reply(answer, last=one.writes))
+        return True
+
+
+def answers_of(task: Task) -> Ask:
+    """Returns the stakeholder of a task, at the beginning of a conversation."""
+    stakeholder = Stakeholder(task)
+    return lambda topic: stakeholder.ask(topic).text
+
+
+def _judged(one: _Running, text: str) -> Attempt:
+    try:
+        rubric, problem = parse(text, one.task.active), ""
+    except InvalidRubric as error:
+        rubric, problem = None, str(error)
+    return Attempt(one.task, one.row, tuple(one.asked), text, rubric, problem)

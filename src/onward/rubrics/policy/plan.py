@@ -1,0 +1,129 @@
+"""The plan of a run that trains a rubric writer: every number of it, checked at construction."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from onward.errors import ConfigError
+from onward.files import write_whole
+from onward.lm import algorithms
+from onward.lm.options import refuse_out_of_range
+from onward.rubrics.policy.demonstrations import Care
+from onward.rubrics.policy.vocabulary import Size
+
+TINY = "tiny"
+PLAN = "plan.json"
+
+
+@dataclass(frozen=True)
+class WarmStart:
+    """Supervised learning of demonstrations, before any reward. It is short on purpose."""
+
+    demonstrations: int = 2000
+    steps: int = 300
+    batch_rows: int = 16
+    learning_rate: float = 5e-3
+    care: Care = field(default_factory=Care)
+
+    def __post_init__(self) -> None:
+        refuse_out_of_range(
+            self,
+            demonstrations=self.demonstrations >= 1,
+            steps=self.steps >= 1,
+            batch_rows=self.batch_rows >= 1,
+            learning_rate=self.learning_rate > 0,
+        )
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A run. The same plan gives the same writer on the same machine."""
+
+    model: str = TINY
+    """``tiny``, which is made from the texts of the training families, or the folder of a model."""
+    algorithm: str = "rloo"
+    """rloo, grpo, reinforce or reinforce_plus_plus."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """Other settings of the algorithm."""
+    seed: int = 0
+    steps: int = 60
+    tasks_per_step: int = 8
+    group_size: int = 8
+    """Episodes of one task in a step, which are compared with each other."""
+    learning_rate: float = 2e-3
+    """It falls in a line to a tenth over the run."""
+    entropy_coef: float = 0.0
+    questions: int = 3
+    """Most questions of an episode."""
+    ordered: bool = True
+    """The grammar demands canonical order, in which no check is repeated."""
+    seeds_per_family: int = 64
+    """Tasks of each training family."""
+    families: tuple[str, ...] = ()
+    """Training families; empty: all of them but those of validation."""
+    threads: int = 1
+    eval_every: int = 30
+    """Steps from one validation to the next."""
+    eval_tasks: int = 32
+    save_every: int = 20
+    """Steps from one saved state to the next."""
+    warm_start: WarmStart = field(default_factory=WarmStart)
+    size: Size = field(default_factory=Size)
+    lora_rank: int = 16
+    """Rank of the adapter of a model that is not ``tiny``; of ``tiny`` all weights are trained."""
+
+    def __post_init__(self) -> None:
+        made = algorithms.from_options({"type": self.algorithm, **self.options})
+        if made.uses_critic:
+            raise ConfigError(
+                f"{self.algorithm} needs a critic, which rubric writers are trained without: use rloo, grpo, "
+                f"reinforce or reinforce_plus_plus."
+            )
+        refuse_out_of_range(
+            self,
+            steps=self.steps >= 0,
+            tasks_per_step=self.tasks_per_step >= 1,
+            group_size=self.group_size >= 2,
+            learning_rate=self.learning_rate > 0,
+            entropy_coef=self.entropy_coef >= 0,
+            questions=0 <= self.questions <= 3,
+            seeds_per_family=self.seeds_per_family >= 1,
+            threads=self.threads >= 1,
+            eval_every=self.eval_every >= 1,
+            eval_tasks=self.eval_tasks >= 1,
+            save_every=self.save_every >= 1,
+            lora_rank=self.lora_rank >= 1,
+        )
+
+    def write(self, folder: Path) -> None:
+        write_whole(folder / PLAN, (json.dumps(asdict(self), indent=2) + "\n").encode())
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Plan:
+        """Returns the plan with ``values``, in the form of ``asdict``. Raises ConfigError for a name or value
+        that cannot be."""
+        given = dict(values)
+        try:
+            if "warm_start" in given:
+                warm = dict(given["warm_start"])
+                warm["care"] = Care(**warm.get("care", {}))
+                given["warm_start"] = WarmStart(**warm)
+            if "size" in given:
+                given["size"] = Size(**given["size"])
+            if "families" in given:
+                given["families"] = tuple(given["families"])
+            return cls(**given)
+        except TypeError as error:
+            names = ", ".join(one.name for one in fields(cls))
+            raise ConfigError(
+                f"The plan of a rubrics run cannot be read ({error}): it has {names}."
+            ) from None
+
+    @classmethod
+    def read(cls, folder: Path) -> Plan | None:
+        """Returns the plan of the run in ``folder``, None without one."""
+        path = folder / PLAN
+        return cls.from_dict(json.loads(path.read_bytes())) if path.is_file() else None

@@ -1,0 +1,116 @@
+"""The child of a rubrics job: ``python -m onward.training.job.rubrics DIR`` trains a rubric writer.
+
+Its input is ``rubrics.json``, an ``agent.rl.training.rubrics.v1``; its output is JSON-line events on stdout
+and the folder ``run/``. A later attempt on the same folder goes on from the saved state there. At the end the
+writer is compared with its warm start on the same validation tasks.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import signal
+import sys
+import time
+import traceback
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from onward.contracts.training import RubricsRequest
+from onward.errors import ConfigError, OnwardError
+from onward.processes import die_with_parent, end_first_for_memory
+from onward.training.job.pace import Pace
+from onward.training.job.worker import MOST_TRACE, STOPPED, emit
+
+SPEC, RUN = "rubrics.json", "run"
+VALIDATION_TASKS = 128
+
+
+def main(folder: Path) -> int:
+    die_with_parent()
+    try:
+        return _run(folder, RubricsRequest.model_validate_json((folder / SPEC).read_bytes()))
+    except OnwardError as error:
+        emit("failed", code="DATA", message=str(error))
+    except Exception as error:
+        message = f"The training process failed ({type(error).__name__})."
+        emit("failed", code="UNKNOWN", message=message, traceback=traceback.format_exc()[-MOST_TRACE:])
+    return 1
+
+
+def plan_of(asked: RubricsRequest) -> Any:
+    """Returns the plan that a request asks for. Raises ConfigError for a number that cannot be."""
+    from onward.rubrics.policy.plan import Plan
+
+    given = {"algorithm": asked.algorithm, "seed": asked.seed, "steps": asked.steps}
+    settings = dict(asked.settings or {})
+    for name in given:
+        if name in settings:
+            raise ConfigError(f"The request has {name} among its settings: give it at the top.")
+    if "model" in settings:  # a message must not name a path of this machine
+        raise ConfigError("The request names a model, but a rubrics job trains the tiny one: leave it out.")
+    return Plan.from_dict({**settings, **{name: value for name, value in given.items() if value is not None}})
+
+
+def _run(folder: Path, asked: RubricsRequest) -> int:
+    from onward.rubrics.policy.training import BASE, train
+
+    started, where, watch = time.monotonic(), folder / RUN, _Watch()
+    signal.signal(signal.SIGTERM, watch.stop)
+    writer = train(plan_of(asked), where, emit=watch, stop=lambda: watch.stopped)
+    if writer is None:
+        emit("stopped")
+        return STOPPED
+    emit("done", seconds=time.monotonic() - started, metrics=compared(writer, where / BASE))
+    return 0
+
+
+def compared(writer: Path, start: Path) -> dict[str, Any]:
+    """Returns the figures of a writer on validation tasks, and its gain in skill over ``start`` there, with
+    the 95 % interval over families."""
+    from onward.rubrics.policy.evaluation import difference, judged
+    from onward.rubrics.policy.splits import validation_tasks
+    from onward.rubrics.policy.writer import load_player
+
+    tasks = validation_tasks(VALIDATION_TASKS)
+    after, before = (judged(load_player(one), tasks) for one in (writer, start))
+    gain, found = difference([after], [before]), after.report()
+    return {
+        "reward_mean": found["reward"],
+        "skill": found["skill"],
+        "degenerate": found["degenerate"],
+        "skill_gain": asdict(gain),
+        "better": gain.low > 0,
+        "episodes": 0,
+    }
+
+
+class _Watch:
+    """Writes an event for each step, and remembers that the process was asked to stop."""
+
+    def __init__(self) -> None:
+        self._pace: Pace | None = None
+        self.stopped = False
+
+    def stop(self, *_: Any) -> None:
+        self.stopped = True
+
+    def __call__(self, event: str, **facts: Any) -> None:
+        if event != "step":
+            return
+        step, total = facts["step"], max(1, facts["total"])
+        if self._pace is None:
+            self._pace = Pace(1, done=step - 1)
+        metrics = {
+            name: facts[name]
+            for name in ("skill", "f1", "questions", "degenerate", "invalid", "loss", "grad_norm")
+            if facts[name] is not None
+        }
+        metrics["reward_mean"] = facts["reward"]
+        emit("progress", step=step, progress=self._pace.progress(step, total), metrics=metrics)
+
+
+if __name__ == "__main__":
+    faulthandler.enable()
+    end_first_for_memory()
+    sys.exit(main(Path(sys.argv[1])))

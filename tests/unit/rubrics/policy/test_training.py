@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from rubric_writer import toy_plan
+
+from onward.errors import ConfigError
+from onward.rubrics.language import InvalidRubric, Rubric
+from onward.rubrics.policy import episodes
+from onward.rubrics.policy.episodes import Attempt
+from onward.rubrics.policy.judging import TruthJudge
+from onward.rubrics.policy.plan import Plan
+from onward.rubrics.policy.training import BASE, METRICS, train
+from onward.rubrics.policy.writer import load_writer
+from onward.rubrics.reward import RubricReward
+from onward.rubrics.tasks import make_task
+
+
+@pytest.fixture(scope="module")
+def warm(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run that has its warm start and no step of learning."""
+    folder = tmp_path_factory.mktemp("warm")
+    train(toy_plan(steps=0), folder)
+    return folder
+
+
+def begun(warm: Path, folder: Path) -> Path:
+    shutil.copytree(warm / BASE, folder / BASE)
+    return folder
+
+
+def rewards(folder: Path) -> list[float]:
+    return [json.loads(line)["reward"] for line in (folder / METRICS).read_text().splitlines()]
+
+
+def test_a_few_steps_raise_the_reward_and_a_shuffled_reward_does_not(warm: Path, tmp_path: Path) -> None:
+    truth, rng = TruthJudge(), random.Random(0)
+
+    def shuffled(attempts: Sequence[Attempt]) -> list[RubricReward]:
+        found = truth(attempts)
+        rng.shuffle(found)
+        return found
+
+    plan = toy_plan(steps=20, learning_rate=1e-2)
+    train(plan, begun(warm, tmp_path / "true"))
+    train(plan, begun(warm, tmp_path / "shuffled"), judge=shuffled)
+    true, other = (rewards(tmp_path / name) for name in ("true", "shuffled"))
+    assert sum(true[-5:]) / 5 > true[0] + 0.3
+    assert sum(other[-5:]) / 5 < other[0] + 0.1
+
+
+def test_a_run_that_was_stopped_ends_with_the_same_writer(warm: Path, tmp_path: Path) -> None:
+    plan = toy_plan(steps=6, algorithm="reinforce")
+    whole = train(plan, begun(warm, tmp_path / "whole"))
+    looks = iter([False, False, False, True, False, False, False])
+    assert train(plan, begun(warm, tmp_path / "parts"), stop=lambda: next(looks)) is None
+    parts = train(plan, tmp_path / "parts")
+    assert whole is not None and parts is not None
+    assert (whole / "model.safetensors").read_bytes() == (parts / "model.safetensors").read_bytes()
+    assert rewards(tmp_path / "whole") == rewards(tmp_path / "parts")
+    assert not (tmp_path / "parts" / "state").exists()
+
+
+def test_a_folder_with_another_plan_is_refused(warm: Path) -> None:
+    with pytest.raises(ConfigError, match="another plan"):
+        train(toy_plan(steps=1), warm)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"algorithm": "magic"}, "no algorithm 'magic'"),
+        ({"algorithm": "ppo"}, "needs a critic"),
+        ({"group_size": 1}, "group_size = 1"),
+        ({"questions": 4}, "questions = 4"),
+    ],
+)
+def test_an_impossible_plan_is_refused_in_a_sentence(change: dict[str, object], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        Plan(**change)  # type: ignore[arg-type]
+
+
+def test_a_plan_is_read_as_it_was_written(tmp_path: Path) -> None:
+    plan = toy_plan(algorithm="grpo", options={"normalise_std": False})
+    plan.write(tmp_path)
+    assert Plan.read(tmp_path) == plan
+    with pytest.raises(ConfigError, match="warmth"):
+        Plan.from_dict({"warmth": 3})
+
+
+def test_a_writer_writes_the_same_rubric_again_and_asks_whom_it_is_given(warm: Path) -> None:
+    writer, task = load_writer(warm / "writer"), make_task("expense_audit", 5)
+    asked: list[str] = []
+
+    def ask(topic: str) -> str:
+        asked.append(topic)
+        return "Sources come first."
+
+    first = writer.write(task)
+    assert isinstance(first, Rubric) and first == writer.write(task)
+    assert set(first.checks) <= set(task.active)
+    one = writer.attempt([task], ask, temperature=1.0, seed=3)[0]
+    assert list(one.questions) == asked
+
+
+def test_a_text_that_is_no_rubric_is_an_error_with_its_reason(
+    warm: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+
+    monkeypatch.setattr(episodes, "QUESTIONS", 0)
+    monkeypatch.setattr(episodes, "parse", refuse)
+    with pytest.raises(InvalidRubric, match="no rubric"):
+        load_writer(warm / "writer").write(make_task("expense_audit", 5))
+
+
+def refuse(text: str, checks: object) -> Rubric:
+    raise InvalidRubric("This is no rubric: write one.")
+
+
+def test_a_folder_without_a_writer_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"writer\.json"):
+        load_writer(tmp_path)

@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rubric_writer import toy_plan, toy_settings
+
+from onward.contracts.training import ControlRequest, RubricsRequest
+from onward.errors import ConfigError, TrainingError
+from onward.training.job import rubrics
+from onward.training.role.job_table import type_of
+from onward.training.role.rubrics_attempt import refuse_impossible
+
+
+def request(**changes: Any) -> RubricsRequest:
+    values = {
+        "kind": "rubrics",
+        "training_job_id": "job-1",
+        "timestamp": "2026-01-05T13:00:00Z",
+        "requester": "tests",
+        "algorithm": "rloo",
+        "steps": 2,
+        "settings": toy_settings(),
+        **changes,
+    }
+    return RubricsRequest.model_validate(values)
+
+
+def test_the_plan_is_the_preset_with_the_requests_changes() -> None:
+    assert rubrics.plan_of(request()) == toy_plan(algorithm="rloo", steps=2)
+    assert rubrics.plan_of(request(seed=7, settings=None)).seed == 7
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [({"model": "/etc"}, "leave it out"), ({"seed": 1}, "give it at the top"), ({"warmth": 1}, "warmth")],
+)
+def test_a_request_that_cannot_run_is_refused_before_its_turn(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        rubrics.plan_of(request(settings=settings))
+    with pytest.raises(TrainingError, match=words):
+        refuse_impossible(request(settings=settings))
+
+
+def test_a_stored_request_is_known_by_its_kind() -> None:
+    stored = json.loads(request().model_dump_json(exclude_none=True))
+    assert type_of(stored) is RubricsRequest
+    assert type_of({"environment": "CartPole-v1"}) is ControlRequest
+
+
+def test_the_child_reports_its_steps_and_compares_the_writer_with_its_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(rubrics, "die_with_parent", lambda: None)
+    monkeypatch.setattr(rubrics, "VALIDATION_TASKS", 8)
+    (tmp_path / rubrics.SPEC).write_text(request().model_dump_json(exclude_none=True))
+    assert rubrics.main(tmp_path) == 0
+    events = [json.loads(line) for line in capsys.readouterr().out.splitlines() if line.startswith("{")]
+    steps = [one for one in events if one["event"] == "progress"]
+    assert [one["step"] for one in steps] == [1, 2]
+    assert steps[-1]["progress"]["percent_complete"] == 100.0
+    done = events[-1]
+    assert done["event"] == "done"
+    gain = done["metrics"]["skill_gain"]
+    assert gain["low"] <= gain["mean"] <= gain["high"]
+    assert done["metrics"]["better"] == (gain["low"] > 0)
+    assert (tmp_path / rubrics.RUN / "writer" / "writer.json").is_file()
+
+
+def test_a_damaged_request_ends_the_child_with_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(rubrics, "die_with_parent", lambda: None)
+    (tmp_path / rubrics.SPEC).write_text(request(settings={"model": "x"}).model_dump_json(exclude_none=True))
+    assert rubrics.main(tmp_path) == 1
+    event = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (event["event"], event["code"]) == ("failed", "DATA")
