@@ -1,15 +1,17 @@
-"""Does the reward of a rubric writer rank rubrics by their quality, and can it be gamed? Before any training.
+"""Ranking of rubrics by the reward of a rubric writer, and how it can be gamed, before any training.
 
-``spearman``: mean over tasks of the rank correlation between the reward and the oracle's skill of random valid
-rubrics, with a 95 % interval from a bootstrap over families. ``above constant``: share of these rubrics whose
-reward is higher than that of a rubric that gives every output 0.5. ``gamed``: share of tasks in which some
-degenerate rubric has a reward at or above that of some honest one: three or more right checks of equal weight
-with 60 % of the truth's weight.
+``spearman``: mean over tasks of the rank correlation between the reward and the oracle's skill of random
+valid rubrics, with a 95 % interval from a bootstrap over families. ``above constant``: share of these rubrics
+whose reward is higher than that of a rubric that gives every output 0.5. ``gamed``: share of tasks in which
+some degenerate rubric has a reward at or above that of some honest one: three or more right checks of equal
+weight with 60 % of the truth's weight.
 
-Forms: ``robust`` is the default, ``spec`` the sum of S4, ``distance`` its squared distance alone on the twelve
-designed outputs, ``one output`` the same on one output that satisfies most checks.
+Forms: ``robust`` is the default, ``spec`` the plain sum, ``distance`` its squared distance alone on the
+twelve designed outputs, ``one output`` the same on one output that satisfies most checks.
 
-Results (32 families, 8 tasks each, 32 rubrics a task; results/rubric_reward.json): RESULTS
+Results (32 families, 8 tasks each, 32 rubrics a task; results/rubric_reward.json): robust 0.988 (0.987 to
+0.989), above a constant 100 %, gamed 0 %. Spec 0.910, 100 %, 0 %. Distance 1.000, but only 27 % lie above a
+constant. One output 0.225 (0.202 to 0.249), gamed in every task.
 
     python benchmarks/rubric_reward.py [--quick] [--json FILE] [--seeds N] [--rubrics N]
 """
@@ -85,7 +87,7 @@ def rank_correlation(first: np.ndarray, second: np.ndarray) -> float:
     ranks = [_ranks(values) for values in (first, second)]
     if min(one.std() for one in ranks) == 0:
         return 0.0
-    return float(np.corrcoef(*ranks)[0, 1])
+    return float(np.corrcoef(ranks[0], ranks[1])[0, 1])
 
 
 def _ranks(values: np.ndarray) -> np.ndarray:
@@ -96,7 +98,7 @@ def _ranks(values: np.ndarray) -> np.ndarray:
 
 
 def ranked(form: str, task: Task, rubrics: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[float, float]:
-    """Returns (rank correlation of the reward with the oracle's skill, share of rewards above a constant's)."""
+    """Returns (rank correlation of the reward and the oracle's skill, share of rewards above a constant)."""
     outputs = outputs_of(form, task)
     rewards, skills = [], []
     for checks, weights in rubrics:

@@ -15,7 +15,7 @@ from typing import Literal, Protocol
 import numpy as np
 
 from onward.envs.failures import EnvironmentFailure
-from onward.errors import OnwardError
+from onward.errors import ConfigError, OnwardError
 from onward.rubrics.check import Check
 from onward.rubrics.guided import expected_score
 from onward.rubrics.language import InvalidRubric, Rubric
@@ -64,6 +64,16 @@ class RewardSettings:
     """Weight of the truth's score of an output made under the guidance of the rubric (``guided``)."""
     quality_bonus: float = 0.0
     """Quality of a rubric without a fault of shape."""
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if not isinstance(value, str) and not 0 <= value < math.inf:
+                raise ConfigError(f"The reward's {name} is {value}: use 0 or a greater finite number.")
+        if self.form not in ("robust", "spec") or self.distance not in ("squared", "absolute"):
+            raise ConfigError(
+                f"The reward has the form {self.form!r} and the distance {self.distance!r}: use robust or "
+                f"spec, and squared or absolute."
+            )
 
 
 ROBUST = RewardSettings()
@@ -240,7 +250,6 @@ def term_deviations(rewards: Sequence[RubricReward]) -> dict[str, float]:
 
     Terms may cancel: a group whose total does not vary gives no gradient, though its terms vary.
     """
-    given = [reward for reward in rewards if reward.total is not None]
-    names = sorted({name for reward in given for name in reward.terms})
-    found = {name: float(np.std([reward.terms.get(name, 0.0) for reward in given])) for name in names}
-    return {"total": float(np.std([reward.total for reward in given])) if given else 0.0} | found
+    terms = [{**reward.terms, "total": reward.total} for reward in rewards if reward.total is not None]
+    names = sorted({name for one in terms for name in one})
+    return {name: float(np.std([one.get(name, 0.0) for one in terms])) for name in names}

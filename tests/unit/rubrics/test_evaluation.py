@@ -64,7 +64,7 @@ def evaluate(
 
 
 def test_the_seeds_two_evaluations_give_its_two_rewards() -> None:
-    """As S4 calls them: keyword arguments, no cadence, no preferences."""
+    """As the quick start calls them: keyword arguments, no cadence, no preferences."""
 
     async def score(value: float) -> float | None:
         rubric = Evaluator(name="rubric", rubrics=(criterion("only", value),))
@@ -188,6 +188,7 @@ def test_anything_else_is_an_error_without_a_number(value: Any, error: str) -> N
     assert error in str(result.criteria[0].error)
     assert result.weighted_preference_total == 0.5
     assert (result.coverage_fraction, result.error_fraction, result.is_valid) == (0.5, 0.5, False)
+    assert result.valid_total is None
 
 
 def test_a_score_is_clamped_where_the_criterion_says_so() -> None:

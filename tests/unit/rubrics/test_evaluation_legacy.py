@@ -1,4 +1,4 @@
-"""The old engine of S4's gym: each quirk with figures worked out by hand from its description."""
+"""The engine of Manager Agent Gym: each quirk with figures worked out by hand from its description."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from onward.rubrics.evaluation import (
+    ContextItem,
     EvaluationResult,
     Evaluator,
     Preference,
@@ -169,7 +170,7 @@ def test_a_missing_context_item_is_passed_on_as_none() -> None:
         return 1.0
 
     rubric = WorkflowRubric(
-        name="a", evaluator_function=rule, required_context=frozenset({"communications_by_thread"})
+        name="a", evaluator_function=rule, required_context=frozenset({ContextItem.COMMUNICATIONS_BY_THREAD})
     )
 
     async def run() -> None:

@@ -15,6 +15,7 @@ from onward.rubrics.language.discrimination import check_discrimination
 from onward.rubrics.language.free import (
     CodeRule,
     FunctionRule,
+    JudgeRule,
     Stage,
     StagedRubric,
     parse_free,
@@ -227,6 +228,41 @@ def test_what_a_rule_prints_is_not_its_answer_and_reasons_come_back() -> None:
     assert outcome == Outcome("scored", 4.0, 4.0, "all there")
     outcome = run("def evaluate(artefact):\n    raise NotApplicable('no rows')\n")
     assert (outcome.status, outcome.message) == ("not_applicable", "no rows")
+
+
+def test_a_failing_or_slow_function_and_a_broken_judge_are_errors() -> None:
+    async def slow(artefact: Any) -> float:
+        await asyncio.sleep(60)
+        return 1.0
+
+    def broken(artefact: Any) -> float:
+        raise KeyError("x")
+
+    class Away:
+        async def answer(self, prompt: str, *, model: str, seed: int) -> str:
+            raise OSError("no route")
+
+    rules = (
+        FunctionRule(name="slow", weight=1.0, function=slow),
+        FunctionRule(name="broken", weight=1.0, function=broken),
+        JudgeRule(name="judge", weight=1.0, judge_prompt="Is it good?"),
+    )
+    rubric = StagedRubric(
+        category_name="r", max_total_score=3.0, stages=(Stage(name="s", max_points=3.0, rules=rules),)
+    )
+    result = asyncio.run(score_free(rubric, {}, RuleRunner(Sandbox(), Away(), timeout=0.01)))
+    assert result.normalized is None
+    assert [one.error for one in result.rules.values()] == [
+        "The rule took longer than 0.01 s.",
+        "KeyError: 'x'",
+        "OSError: no route",
+    ]
+
+
+def test_a_rule_over_a_set_has_the_same_order_in_every_process() -> None:
+    body = "    return 1, ''.join(set('abcdefgh'))\n"
+    reasons = {run("def evaluate(artefact):\n" + body).message for _ in range(3)}
+    assert len(reasons) == 1
 
 
 BEST, POOR = {"rows": 2}, {"rows": 1}

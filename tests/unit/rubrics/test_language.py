@@ -6,11 +6,12 @@ import json
 from itertools import product
 
 import jsonschema
+import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onward.lm.constrained import schema_source
+from onward.lm.constrained import WRITING, schema_source
 from onward.rubrics.check import Check
 from onward.rubrics.language import Criterion, InvalidRubric, Rubric, parse, schema_of, serialise
 
@@ -43,6 +44,7 @@ rubrics = st.lists(
 ).map(Rubric)
 
 
+@settings(max_examples=40, deadline=None)
 @given(rubrics)
 def test_every_rubric_is_in_its_schema_and_is_read_back(rubric: Rubric) -> None:
     text = serialise(rubric)
@@ -129,3 +131,34 @@ def test_the_score_is_the_share_of_the_weight_that_holds() -> None:
 def test_a_schema_needs_a_check() -> None:
     with pytest.raises(InvalidRubric, match="no check at all"):
         schema_of([])
+
+
+def test_every_text_that_the_mask_allows_is_a_rubric() -> None:
+    """Random walks over the allowed bytes of the schema; canonical texts lie within it as well."""
+    llguidance = pytest.importorskip("llguidance")
+    source = schema_source(schema_of(CHECKS), "rubric", "response_format")
+    grammar = llguidance.LLMatcher.grammar_from_json_schema(source, overrides=dict(WRITING))
+    tokenizer = llguidance.LLTokenizer("byte")
+    draw = np.random.default_rng(0)
+    lengths = set()
+    for _ in range(40):
+        matcher, text = llguidance.LLMatcher(tokenizer, grammar, log_level=0), b""
+        while not matcher.is_stopped():
+            if forced := matcher.compute_ff_bytes():
+                assert matcher.consume_tokens(list(forced))
+                text += forced
+                continue
+            mask = np.unpackbits(np.frombuffer(matcher.compute_bitmask(), np.uint8), bitorder="little")
+            allowed = np.flatnonzero(mask[:256])
+            if not len(allowed):
+                break
+            byte = int(draw.choice(allowed))
+            assert matcher.consume_token(byte)
+            text += bytes([byte])
+        assert not matcher.is_error()
+        rubric = parse(text.decode(), CHECKS)
+        lengths.add(len(rubric.criteria))
+        canonical = serialise(rubric).encode()
+        again = llguidance.LLMatcher(tokenizer, grammar, log_level=0)
+        assert again.try_consume_tokens(list(canonical)) == len(canonical) and again.is_accepting()
+    assert lengths <= {3, 4, 5, 6, 7} and len(lengths) > 1

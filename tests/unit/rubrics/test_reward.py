@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from rubric_designs import PROBES, Task, random_truth
 
 from onward.envs.failures import EnvironmentFailure
+from onward.errors import ConfigError
 from onward.rubrics.check import Check
 from onward.rubrics.language import Criterion, InvalidRubric, Rubric, parse
 from onward.rubrics.reward import (
@@ -213,7 +215,7 @@ def test_every_degenerate_rubric_lies_below_every_honest_one_over_fifty_seeds() 
 
 
 def least_margin(truths: list[np.ndarray]) -> float:
-    """Returns the least distance of an honest rubric's reward to that of a degenerate one, over the truths."""
+    """Returns the least distance of an honest rubric's reward to a degenerate one's, over the truths."""
     margins = []
     for truth in truths:
         right = [place for place in range(11) if truth[place] > 0]
@@ -290,6 +292,20 @@ def test_the_distance_on_the_design_is_the_distance_of_the_weights() -> None:
         shares = weights / weights.sum()
         assert found["squared"] == pytest.approx(((shares - TRUTHS[seed]) ** 2).sum() / 4)
         assert found["truth_variance"] == pytest.approx((TRUTHS[seed] ** 2).sum() / 4)
+
+
+@pytest.mark.parametrize(
+    "fields, reason",
+    [
+        ({"question_price": -0.1}, "question_price is -0.1: use 0 or a greater finite number"),
+        ({"alignment_weight": float("nan")}, "alignment_weight is nan"),
+        ({"form": "other"}, "the form 'other' and the distance 'squared': use robust or "),
+    ],
+)
+def test_settings_that_make_no_reward_are_refused(fields: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        RewardSettings(**fields)
+    assert reason in str(caught.value)
 
 
 def test_the_robust_form_is_the_default() -> None:

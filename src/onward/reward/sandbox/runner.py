@@ -103,12 +103,12 @@ class Sandbox:
             "memory_mib": limits.memory_mib,
         }
         child = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-I", "-S", "-B", "-c", _BOOT, _source_folder()),
+            *(sys.executable, "-P", "-s", "-S", "-B", "-c", _BOOT, _source_folder()),
             stdin=PIPE,
             stdout=PIPE,
             stderr=PIPE,
             cwd="/",
-            env={"ONWARD_PARENT_PID": str(os.getpid()), "LANG": "C.UTF-8"},
+            env={"ONWARD_PARENT_PID": str(os.getpid()), "LANG": "C.UTF-8", "PYTHONHASHSEED": "0"},
             umask=OWNER_ALONE,
             start_new_session=True,
         )

@@ -1,4 +1,4 @@
-"""Evaluation of workflows by rubrics, with the names and result shapes of S4's gym."""
+"""Evaluation of workflows by rubrics, with the names and result shapes of Manager Agent Gym."""
 
 from onward.rubrics.evaluation.checking import check_evaluator
 from onward.rubrics.evaluation.context import EvaluationContext, MissingContext, WorkflowLike, artefact_of

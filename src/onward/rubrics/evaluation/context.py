@@ -41,7 +41,7 @@ class EvaluationContext:
     """Seed of this criterion, from the engine's, the criterion's id and the time step."""
     items: Mapping[str, Any]
     is_lenient: bool = False
-    """Whether a missing item is None, as in S4's gym, and no error."""
+    """True: a missing item is None, as in Manager Agent Gym, and no error."""
 
     def __getattr__(self, name: str) -> Any:
         if name not in ContextItem._value2member_map_:

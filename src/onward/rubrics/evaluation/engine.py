@@ -1,7 +1,7 @@
 """The evaluation engine: scores a workflow by preferences and evaluators at a time step.
 
-``legacy=True`` is the engine of S4's gym with its quirks (``legacy``). Invariants: an error is never a
-number; a result follows from the workflow, the rubrics and the seed alone, at any concurrency.
+``legacy=True`` is the engine of Manager Agent Gym with its quirks (``legacy``). Invariants: an error is never
+a number; a result follows from the workflow, the rubrics and the seed alone, at any concurrency.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from onward.rubrics.evaluation.results import (
     GroupResult,
     PreferenceScore,
 )
-from onward.rubrics.evaluation.running import CriterionRunner, Subject
+from onward.rubrics.evaluation.running import CriterionRunner, Subject, staged_score
 from onward.rubrics.language.code_rules import RULE_LIMITS
 from onward.rubrics.language.free import StagedRubric
 from onward.rubrics.language.judging import Judge
 from onward.rubrics.language.outcomes import Outcome
-from onward.rubrics.language.staged import RuleRunner, score_free
+from onward.rubrics.language.staged import RuleRunner
 
 
 class ValidationEngine:
@@ -116,16 +116,17 @@ class ValidationEngine:
             )
         else:
             every = is_selected or moment is None
+            subject = Subject(workflow)
             found = await asyncio.gather(
                 *(
-                    self._group(group, workflow, timestep, moment, items, every=every, at_once=at_once)
+                    self._group(group, subject, timestep, moment, items, every=every, at_once=at_once)
                     for group in groups
                 )
             )
             result = self._result(workflow, timestep, preferences, list(zip(groups, found, strict=True)))
         if moment is not None:
-            is_number = result.is_valid or self._legacy
-            self._rewards[timestep] = self._projection(self._aggregator(result)) if is_number else None
+            value = self._aggregator(result) if result.is_valid else None
+            self._rewards[timestep] = None if value is None else self._projection(value)
         if self._log_progress:
             scores = {name: one.score for name, one in result.preference_scores.items()}
             self.preference_progress.append(scores)
@@ -134,7 +135,7 @@ class ValidationEngine:
     async def _group(
         self,
         group: Group,
-        workflow: Any,
+        subject: Subject,
         timestep: int,
         moment: RunCondition | None,
         items: Mapping[str, Any],
@@ -142,7 +143,6 @@ class ValidationEngine:
         every: bool,
         at_once: asyncio.Semaphore,
     ) -> GroupResult:
-        subject = Subject(workflow)
         if isinstance(group.evaluator, StagedRubric):
             return await self._staged(group, group.evaluator, subject, timestep, at_once)
         due = [
@@ -154,7 +154,9 @@ class ValidationEngine:
             *(
                 self._criterion(
                     *(id_, criterion, subject, at_once),
-                    EvaluationContext(workflow, timestep, moment, seed_of((self.seed, id_, timestep)), items),
+                    EvaluationContext(
+                        *(subject.workflow, timestep, moment, seed_of((self.seed, id_, timestep)), items)
+                    ),
                 )
                 for id_, criterion in due
             )
@@ -201,9 +203,10 @@ class ValidationEngine:
             self._runner.judge,
             self._judge_model,
             seed_of((self.seed, group.id, timestep)),
+            self._runner.timeout,
         )
         async with at_once:
-            found = await score_free(rubric, subject.artefact, runner, subject.workflow)
+            found = await staged_score(rubric, subject, runner)
         results = [
             _result(f"{group.id}/{stage}/{rule}", rule, outcome, None, 0.0)
             for (stage, rule), outcome in found.rules.items()

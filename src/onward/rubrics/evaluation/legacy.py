@@ -1,4 +1,4 @@
-"""The evaluation of S4's gym with its quirks, for the comparison of recorded scores.
+"""The evaluation of Manager Agent Gym with its quirks, for the comparison of recorded scores.
 
 Quirks: ``both`` never runs; an error counts 0.0; NaN has full marks; True is 1.0 whatever the maximum; the
 declared aggregation is a label; weights of preferences without a score stay in the sum; a preference and an

@@ -1,4 +1,4 @@
-"""Criteria, evaluators and preferences of the evaluation engine: frozen models under the names of S4's gym.
+"""Criteria, evaluators and preferences of the engine: frozen models with the names of Manager Agent Gym.
 
 A change makes a new object, so weights of an earlier time step cannot change later.
 """
@@ -68,7 +68,7 @@ class WorkflowRubric(_Frozen):
     run_condition: RunCondition = RunCondition.EACH_TIMESTEP
     required_context: frozenset[ContextItem] = frozenset()
     clamp: bool = False
-    """Whether a score outside of 0 to ``max_score`` is moved into it; otherwise it is an error."""
+    """True: a score outside of 0 to ``max_score`` is moved into it; otherwise it is an error."""
 
     @property
     def share(self) -> float:

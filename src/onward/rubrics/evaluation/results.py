@@ -1,4 +1,4 @@
-"""Results of an evaluation, in the shapes that S4's gym has, with three states kept apart."""
+"""Results of an evaluation, in the shapes of Manager Agent Gym, with three states kept apart."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class PreferenceScore:
 
     @property
     def ruberic_group_results(self) -> tuple[GroupResult, ...]:
-        """Spelling of S4's gym."""
+        """Spelling of Manager Agent Gym."""
         return self.rubric_group_results
 
 
@@ -81,9 +81,14 @@ class EvaluationResult:
     error_fraction: float
     """Errors / evaluated criteria."""
     is_valid: bool
-    """Whether there are at most as many errors as the engine accepts. An invalid one has no reward."""
+    """True if there are at most as many errors as the engine accepts. An invalid one has no reward."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     timestamp: datetime | None = field(default=None, compare=False)
+
+    @property
+    def valid_total(self) -> float | None:
+        """The total of a valid result, for a reward. None for an invalid one: it is never a number."""
+        return self.weighted_preference_total if self.is_valid else None
 
     @property
     def criteria(self) -> tuple[CriterionResult, ...]:

@@ -14,8 +14,10 @@ from onward.reward.sandbox import Sandbox
 from onward.rubrics.evaluation.context import EvaluationContext, MissingContext, artefact_of
 from onward.rubrics.evaluation.models import WorkflowRubric
 from onward.rubrics.language.code_rules import code_outcomes
+from onward.rubrics.language.free import FunctionRule, StagedRubric
 from onward.rubrics.language.judging import Judge, judged, prompt_of
 from onward.rubrics.language.outcomes import NotApplicable, Outcome, failed, not_applicable, outcome_of
+from onward.rubrics.language.staged import RuleRunner, StagedScore, combine, score_free
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,18 @@ class CriterionRunner:
             raise
         except Exception as error:
             return failed(f"{type(error).__name__}: {error}", most), None
+
+
+async def staged_score(rubric: StagedRubric, subject: Subject, runner: RuleRunner) -> StagedScore:
+    """Returns the score of a free rubric; a workflow that cannot be read is an error of each of its rules."""
+    rules = [(stage.name, rule) for stage in rubric.stages for rule in stage.rules]
+    try:
+        needs_view = any(not isinstance(rule, FunctionRule) for _, rule in rules)
+        artefact = subject.artefact if needs_view else None
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+        return combine(rubric, {(stage, rule.name): failed(reason, rule.weight) for stage, rule in rules})
+    return await score_free(rubric, artefact, runner, subject.workflow)
 
 
 async def called(function: Callable[..., Any], workflow: Any, context: EvaluationContext) -> Any:

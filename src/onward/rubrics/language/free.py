@@ -76,7 +76,7 @@ class Stage(_Frozen):
     on_failure_action: Literal["skip_remaining", "zero_category", "continue"] = "skip_remaining"
     on_failure_score: float = Field(default=0.0, allow_inf_nan=False)
     keep_partial: bool = False
-    """Whether a failed gate keeps its own points under ``skip_remaining``."""
+    """True: a failed gate keeps its own points under ``skip_remaining``."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Stage:

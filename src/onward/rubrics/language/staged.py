@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from onward.errors import ConfigError
 from onward.reward.sandbox import Sandbox
 from onward.rubrics.language.code_rules import RULE_LIMITS, code_outcomes
-from onward.rubrics.language.free import CodeRule, FunctionRule, JudgeRule, Rule, StagedRubric
+from onward.rubrics.language.free import CodeRule, JudgeRule, Rule, StagedRubric
 from onward.rubrics.language.judging import Judge, judged, prompt_of
 from onward.rubrics.language.outcomes import NotApplicable, Outcome, failed, not_applicable, outcome_of
 
@@ -37,28 +38,34 @@ class RuleRunner:
     judge: Judge | None = None
     model: str = ""
     seed: int = 0
+    timeout: float | None = None
+    """Seconds for one rule."""
 
     async def outcome(self, rule: Rule, artefact: Any, subject: Any = None) -> Outcome:
         """Returns the outcome of a rule. ``subject``: the object that a function gets, if it is not the
         artefact itself. Points are clamped to the rule's weight."""
         most = rule.weight
         try:
-            if isinstance(rule, CodeRule):
-                return (await code_outcomes(self.sandbox, rule.code, [artefact], most, clamp=True))[0]
-            if isinstance(rule, JudgeRule):
-                prompt = prompt_of(rule.judge_prompt, artefact, most, rule.expectation)
-                found, _ = await judged(
-                    self.judge, prompt, most, model=self.model, seed=self.seed, clamp=True
-                )
-                return found
-            value = rule.function(artefact if subject is None else subject)
-            return outcome_of(await value if inspect.isawaitable(value) else value, most, clamp=True)
+            async with asyncio.timeout(self.timeout):
+                return await self._evaluated(rule, artefact, artefact if subject is None else subject)
         except NotApplicable as reason:
             return not_applicable(str(reason), most)
-        except Exception as error:
-            if isinstance(rule, FunctionRule):
-                return failed(f"{type(error).__name__}: {error}", most)
+        except TimeoutError:
+            return failed(f"The rule took longer than {self.timeout or 0:g} s.", most)
+        except ConfigError:
             raise
+        except Exception as error:
+            return failed(f"{type(error).__name__}: {error}", most)
+
+    async def _evaluated(self, rule: Rule, artefact: Any, subject: Any) -> Outcome:
+        most = rule.weight
+        if isinstance(rule, CodeRule):
+            return (await code_outcomes(self.sandbox, rule.code, [artefact], most, clamp=True))[0]
+        if isinstance(rule, JudgeRule):
+            prompt = prompt_of(rule.judge_prompt, artefact, most, rule.expectation)
+            return (await judged(self.judge, prompt, most, model=self.model, seed=self.seed, clamp=True))[0]
+        value = rule.function(subject)
+        return outcome_of(await value if inspect.isawaitable(value) else value, most, clamp=True)
 
 
 async def score_free(
