@@ -29,6 +29,10 @@ from onward.lm.families.table import FAMILIES
 from onward.redaction import RULES
 from onward.redaction.rule import LAYERS
 from onward.release.plan import TRANSITIONS as RELEASE_STATES
+from onward.rubrics.gym.files import CHECKS as FILE_CHECKS
+from onward.rubrics.gym.loading import load_workflow, workflow_names
+from onward.rubrics.gym.truth_files import truth_of
+from onward.rubrics.gym.workers import requirements
 from onward.rubrics.tasks import CHECKS
 from onward.serving.protocol.parameters import TABLES as PARAMETERS
 from onward.serving.protocol.parameters import Answered, Refused
@@ -212,6 +216,23 @@ def checks_table() -> str:
     return table(("check", "dimension", "arguments", "question"), rows)
 
 
+def workflows_table() -> str:
+    rows = []
+    for name in workflow_names():
+        workflow, truth = load_workflow(name), truth_of(name)
+        files = f"{len(workflow.leaves())} / {len(requirements(workflow))}"
+        rows.append((f"`{name}`", workflow.title, files, f"{truth.title} ({truth.level})"))
+    return table(("workflow", "subject", "tasks / checks", "ground truth (level)"), rows)
+
+
+def file_checks_table() -> str:
+    rows = [
+        (f"`{name}`", one.dimension, one.sentence.replace("{", "*").replace("}", "*"))
+        for name, one in FILE_CHECKS.items()
+    ]
+    return table(("check", "topic", "it holds if"), rows)
+
+
 def _commands() -> dict[str, Any]:
     for module in cli.COMMANDS:
         importlib.import_module(f"onward.cli.{module}")
@@ -259,6 +280,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "renamed": renamed_table,
     "families": families_table,
     "checks": checks_table,
+    "workflows": workflows_table,
+    "file_checks": file_checks_table,
     "chat": lambda: parameters_table("/v1/chat/completions"),
     "completions": lambda: parameters_table("/v1/completions"),
     "responses": lambda: parameters_table("/v1/responses"),
