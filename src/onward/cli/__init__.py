@@ -96,6 +96,7 @@ COMMANDS |= {
     "control_evaluate": ("control",),
     "control_check": ("control",),
     "models_check": ("models",),
+    "rubrics_judge": ("rubrics",),
     "releases_explain": ("releases", "release"),
     "releases_audit": ("releases", "release"),
     "models_versions": ("models",),

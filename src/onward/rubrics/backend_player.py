@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
@@ -46,13 +47,16 @@ class BackendPlayer:
         answer and one of another type are invalid rubrics. Raises EngineError if the model is away."""
 
         async def all_of_them() -> list[Attempt]:
-            slots = asyncio.Semaphore(AT_ONCE)
+            slots, backend = asyncio.Semaphore(AT_ONCE), self.backend
 
             async def one(number: int, task: Task) -> Attempt:
                 async with slots:
                     return await self._episode(task, stakeholder(task), seed + number, temperature)
 
-            return await asyncio.gather(*(one(number, task) for number, task in enumerate(tasks)))
+            async with AsyncExitStack() as stack:
+                if isinstance(backend, AbstractAsyncContextManager):
+                    await stack.enter_async_context(backend)
+                return await asyncio.gather(*(one(number, task) for number, task in enumerate(tasks)))
 
         return asyncio.run(all_of_them())
 

@@ -2,33 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from onward.errors import ConfigError
 from onward.rubrics.backend_player import BackendPlayer, BaselinePlayer
 from onward.rubrics.backends import DIALECTS, Usage, open_backend
-from onward.rubrics.policy.episodes import Ask, Attempt, answers_of
-from onward.rubrics.tasks import Task
+from onward.rubrics.policy.evaluation import Plays
 from onward.spelling import closest_name
 
 FORMS = "RUN, openai:NAME, vllm:NAME@URL, sglang:NAME@URL, local:FOLDER or baseline:NAME"
 WRITER_FILE = "writer.json"
-
-
-class Plays(Protocol):
-    """Anything that plays episodes: a trained policy, a language model, a reference point."""
-
-    def play(
-        self,
-        tasks: Sequence[Task],
-        *,
-        seed: int = 0,
-        temperature: float = 1.0,
-        stakeholder: Callable[[Task], Ask] = answers_of,
-    ) -> list[Attempt]: ...
 
 
 @dataclass(frozen=True)

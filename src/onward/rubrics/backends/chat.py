@@ -76,16 +76,23 @@ class ChatBackend:
         self._pauses = (least_pause, most_pause)
         self._url = f"{(url or dialect.address).rstrip('/')}/chat/completions"
         key = os.environ.get(dialect.key_variable, "") if key is None else key
-        headers = {"Authorization": f"Bearer {key}"} if key else {}
-        self._http = httpx.AsyncClient(headers=headers, timeout=SECONDS, trust_env=False)
+        self._headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self._http: httpx.AsyncClient | None = None
+
+    def _client(self) -> httpx.AsyncClient:
+        return httpx.AsyncClient(headers=self._headers, timeout=SECONDS, trust_env=False)
 
     async def __aenter__(self) -> ChatBackend:
+        """Keeps connections open until the end of the block. Without a block each request has its own."""
+        self._http = self._client()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._http.aclose()
+        if self._http is not None:
+            await self._http.aclose()
+            self._http = None
 
     async def generate_structured(
         self,
@@ -159,7 +166,7 @@ class ChatBackend:
                 await asyncio.sleep(backoff.next())
             self.usage.requests += 1
             try:
-                response = await self._http.post(self._url, json=full)
+                response = await self._sent(full)
                 response.raise_for_status()
                 return response.json()
             except httpx.HTTPStatusError as error:
@@ -175,6 +182,12 @@ class ChatBackend:
             f"The model {self._model} at {self._url} gave no answer ({reason}): check the address, the name "
             f"of the model and the key in {self._dialect.key_variable}."
         )
+
+    async def _sent(self, body: dict[str, Any]) -> httpx.Response:
+        if self._http is not None:
+            return await self._http.post(self._url, json=body)
+        async with self._client() as client:
+            return await client.post(self._url, json=body)
 
 
 def _said(response: httpx.Response) -> str:
