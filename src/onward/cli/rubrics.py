@@ -48,7 +48,9 @@ def task_named(name: str) -> Task:
 
     family, slash, seed = name.partition("/")
     if slash and not (seed.isascii() and seed.isdigit()):
-        raise ConfigError(f"The task {name!r} has no number as its seed: give FAMILY/SEED, such as {family}/3.")
+        raise ConfigError(
+            f"The task {name!r} has no number as its seed: give FAMILY/SEED, such as {family}/3."
+        )
     return make_task(family, int(seed or 0))
 
 
@@ -57,7 +59,8 @@ def generate(
     tasks: Annotated[list[str], typer.Argument(metavar="TASK…", help="FAMILY or FAMILY/SEED.")],
     writer: WriterName,
     ask: Annotated[
-        bool, typer.Option("--ask", help="You answer the writer's questions; not given: the task's table does.")
+        bool,
+        typer.Option("--ask", help="You answer the writer's questions; not given: the task's table does."),
     ] = False,
     temperature: Temperature = 0.0,
     seed: Annotated[int, typer.Option(min=0, help="Of the draws.")] = 0,

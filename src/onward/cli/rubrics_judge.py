@@ -21,6 +21,13 @@ if TYPE_CHECKING:
     from onward.rubrics.tasks import Task
 
 UNDECIDED = 3
+_CONTROLS = {
+    "shuffled_tasks": "its rubrics on another task of the family",
+    "blank_brief": "it sees the checks alone",
+    "shuffled_answers": "the stakeholder answers for another task",
+    "no_answers": "the stakeholder has nothing to add",
+    "hidden_design": "its rubrics on other outputs",
+}
 Seeds = Annotated[int, typer.Option(min=1, help="Tasks of each family.")]
 Seed = Annotated[int, typer.Option(min=0, help="Of the draws.")]
 SplitName = Annotated[
@@ -53,6 +60,9 @@ def evaluate(
     from onward.rubrics.policy.splits import SPLITS
     from onward.rubrics.writers import open_writer
 
+    if controls and seeds < 2:
+        raise ConfigError("Controls move each rubric to another task of its family: give --seeds 2 or more, "
+                          "or --no-controls.")  # fmt: skip
     report = evaluated(
         open_writer(writer),
         _splits(split) or SPLITS,
@@ -75,7 +85,8 @@ def evaluate(
     first, facts = next(iter(report.items()))
     points = facts["reference_points"].items()
     others = [(name, f"reference point: {one['words']}", one) for name, one in points]
-    others += [(name, "control", one) for name, one in facts.get("controls", {}).items()]
+    found = facts.get("controls", {}).items()
+    others += [(name, f"control: {_CONTROLS[name]}", one) for name, one in found]
     table = Table("beside it", "what it is", number("skill"), number("95 % interval"), title=first)
     for name, words, one in others:
         table.add_row(name, words, f"{one['skill']:.3f}", _interval(one["interval"]))
@@ -159,7 +170,7 @@ def explain(
 
 
 def _read(source: str, name: str | None) -> tuple[Rubric, Task, int, str]:
-    """Returns rubric, task, number of questions and writer of a file. Raises ConfigError and InvalidRubric."""
+    """Returns rubric, task, number of questions and writer of a file. Raises ConfigError."""
     from onward.rubrics.language import parse
 
     try:
@@ -168,7 +179,9 @@ def _read(source: str, name: str | None) -> tuple[Rubric, Task, int, str]:
     except OSError as error:
         raise ConfigError(f"The rubric {source} cannot be read ({error.strerror}): give a file.") from None
     except ValueError:
-        raise ConfigError(f"{source} is no JSON: give what 'onward rubrics generate --json' prints.") from None
+        raise ConfigError(
+            f"{source} is no JSON: give what 'onward rubrics generate --json' prints."
+        ) from None
     document = document if isinstance(document, dict) else {}
     writer, entry = str(document.get("writer", "")), document
     if isinstance(document.get("rubrics"), list):
@@ -180,7 +193,9 @@ def _read(source: str, name: str | None) -> tuple[Rubric, Task, int, str]:
         entry = fit[0]
     name = name or entry.get("task")
     if not name:
-        raise ConfigError(f"{source} does not say which task its rubric is for: give it, such as recall_notice/3.")
+        raise ConfigError(
+            f"{source} does not say which task its rubric is for: give it, such as recall_notice/3."
+        )
     value = entry.get("rubric") or entry
     if "criteria" not in value:
         raise ConfigError(f"{source} has no criteria: {entry.get('problem') or 'give a rubric.'}")
@@ -190,12 +205,12 @@ def _read(source: str, name: str | None) -> tuple[Rubric, Task, int, str]:
 
 
 def _show(found: Explanation) -> None:
-    from onward.rubrics.explanation import name_of
+    from onward.rubrics.explanation import name_of, signed
 
     columns = map(number, ("weight", "share", "true share", "gap"))
     table = Table("criterion", *columns, "holds in", title=name_of(found.task))
     for one in found.criteria:
-        gap = "none" if one.gap is None else f"{one.gap:+.2f}"
+        gap = "none" if one.gap is None else signed(one.gap)
         where = ", ".join(map(str, one.holds)) or "none"
         table.add_row(
             str(one.check), str(one.weight), f"{one.share:.2f}", f"{one.true_share:.2f}", gap, where
@@ -210,15 +225,13 @@ def _show(found: Explanation) -> None:
         print_text(f"Counts in the truth and is missing: {left}.")
     table = Table(number("output"), number("this rubric"), number("truth"), number("difference"))
     for one in found.outputs:
-        table.add_row(
-            str(one.number), f"{one.score:.2f}", f"{one.truth:.2f}", f"{one.score - one.truth:+.2f}"
-        )
+        table.add_row(str(one.number), f"{one.score:.2f}", f"{one.truth:.2f}", signed(one.score - one.truth))
     print_text(table)
     reward = found.reward
     if reward.total is None or reward.gate:
         print_text(f"Reward: {reward.failure or f'{reward.total}, {reward.gate}'}.")
         return
-    terms = " ".join(f"{value:+.3f} ({name})" for name, value in reward.terms.items())
+    terms = " ".join(f"{signed(value, 3)} ({name})" for name, value in reward.terms.items())
     print_text(f"Reward {reward.total:.3f} = {terms}.")
 
 
@@ -249,9 +262,7 @@ def compare(
     (name,) = _splits([split])
     tasks = judging_tasks(name, seeds)
     prices = _price(price_a), _price(price_b)
-    found = compared(
-        open_writer(a), open_writer(b), tasks, temperature=temperature, seed=seed, prices=prices
-    )
+    found = compared(open_writer(a), open_writer(b), tasks, temperature=temperature, seed=seed, prices=prices)
     words = {"a": f"{a} is better than {b}", "b": f"{b} is better than {a}"}
     better = words.get(found.verdict, f"No difference between {a} and {b} is shown")
     gap = found.difference
@@ -262,7 +273,8 @@ def compare(
     sides = (("a", a, found.a, found.cost_a), ("b", b, found.b, found.cost_b))
     if as_json:
         document: dict[str, Any] = {
-            side: {"writer": writer, **one.report(), "cost": asdict(cost)} for side, writer, one, cost in sides
+            side: {"writer": writer, **one.report(), "cost": asdict(cost)}
+            for side, writer, one, cost in sides
         }
         facts = {"split": name, "tasks": len(tasks), "difference": asdict(gap), "verdict": found.verdict}
         print_json({**document, **facts, "sentence": sentence})

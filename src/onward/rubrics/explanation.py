@@ -66,6 +66,11 @@ class Explanation:
         }
 
 
+def signed(value: float, digits: int = 2) -> str:
+    """Returns a number with its sign; what rounds to 0 is +0."""
+    return f"{round(value, digits) + 0.0:+.{digits}f}"
+
+
 def name_of(task: Task) -> str:
     return f"{task.family}/{task.seed}"
 

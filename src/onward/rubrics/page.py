@@ -14,7 +14,7 @@ import numpy as np
 
 from onward import plotting
 from onward.report_page import picture, table, write_page
-from onward.rubrics.explanation import Explanation, name_of
+from onward.rubrics.explanation import Explanation, name_of, signed
 from onward.rubrics.tasks import describe
 from onward.rubrics.tasks.render import markdown
 
@@ -39,7 +39,7 @@ def _parts(found: Explanation, writer: str) -> Iterator[str]:
             (
                 str(one.check), one.question, str(one.weight), f"{one.share:.2f}", f"{one.true_share:.2f}",
                 _numbers(one.holds), _numbers(one.fails),
-                "separates none" if one.gap is None else f"{one.gap:+.2f}",
+                "separates none" if one.gap is None else signed(one.gap),
             )
             for one in found.criteria
         ],
@@ -55,7 +55,7 @@ def _parts(found: Explanation, writer: str) -> Iterator[str]:
             [(str(check), describe(check), f"{weight:.2f}") for check, weight in found.missing],
         )
     yield "<h2>Reward</h2>"
-    yield table(("term", "value"), [(name, f"{value:+.3f}") for name, value in found.reward.terms.items()])
+    yield table(("term", "value"), [(name, signed(value, 3)) for name, value in found.reward.terms.items()])
     if found.reward.gate or found.reward.failure:
         yield f"<p>{escape(found.reward.gate or found.reward.failure)}</p>"
     yield "<h2>Outputs</h2>"
@@ -64,7 +64,7 @@ def _parts(found: Explanation, writer: str) -> Iterator[str]:
         text = markdown(found.task.build(probes[one.number - 1]))
         yield (
             f"<details><summary>Output {one.number}: this rubric {one.score:.2f}, truth {one.truth:.2f}, "
-            f"difference {one.score - one.truth:+.2f}</summary><p>Satisfies "
+            f"difference {signed(one.score - one.truth)}</summary><p>Satisfies "
             f"{escape(', '.join(one.satisfied) or 'no check')}.</p><pre>{escape(text)}</pre></details>"
         )
 
@@ -88,5 +88,5 @@ def _draw(style: plotting.Style, found: Explanation) -> Any:
     axis.legend(loc="upper left", bbox_to_anchor=(0, 1.2), ncols=2)
     worst = max(found.outputs, key=lambda one: abs(one.score - one.truth))
     gap = worst.score - worst.truth
-    plotting.title(figure, f"The two scores differ most in output {worst.number}, by {gap:+.2f}")
+    plotting.title(figure, f"The two scores differ most in output {worst.number}, by {signed(gap)}")
     return figure

@@ -14,6 +14,7 @@ from onward import plotting
 from onward.release.wording import item_notes, suite_counts
 from onward.report_page import picture, write_page
 
+
 def write(path: Path, model: str, against: str, found: Mapping[str, Any], human: float | None) -> None:
     """Writes the report. Raises ImportError without matplotlib."""
     summary = found["summary"]

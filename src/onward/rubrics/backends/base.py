@@ -34,7 +34,7 @@ class Usage:
     completion_tokens: int = 0
 
     def dollars(self, price: tuple[float, float] | None) -> float | None:
-        """Returns the cost at a price of a million tokens, of prompts and of answers; None without a price."""
+        """Returns the cost at a price of a million tokens of prompts, and of answers; None without one."""
         if price is None:
             return None
         return (self.prompt_tokens * price[0] + self.completion_tokens * price[1]) / 1e6
