@@ -158,7 +158,7 @@ def train(
     asked = {"algorithm": algorithm, "steps": steps, "seed": seed}
     values = {name: value for name, value in asked.items() if value is not None}
     plan = changed(Plan.read(out) or Plan(), values, changes or [])
-    with Bars(console(), quiet=as_json) as bars, _stop_asked() as stop:
+    with Bars(console(), quiet=as_json) as bars, stop_asked() as stop:
         emit = _print_event if as_json else shown(bars)
         writer = train_writer(plan, out, emit=emit, stop=stop)
     if writer is None:
@@ -187,7 +187,7 @@ def _print_event(event: str, **facts: Any) -> None:
 
 
 @contextmanager
-def _stop_asked() -> Iterator[Callable[[], bool]]:
+def stop_asked() -> Iterator[Callable[[], bool]]:
     """Yields a function that returns True after Ctrl-C or SIGTERM; the second one ends the command."""
     asked: list[int] = []
 

@@ -84,7 +84,7 @@ def evaluate(
         print_text(f"{name}: {facts['episodes']} episodes, {_cost(facts['cost'])}.")
     first, facts = next(iter(report.items()))
     points = facts["reference_points"].items()
-    others = [(name, f"reference point: {one['words']}", one) for name, one in points]
+    others = [(name, str(one["words"]), one) for name, one in points]
     found = facts.get("controls", {}).items()
     others += [(name, f"control: {_CONTROLS[name]}", one) for name, one in found]
     table = Table("beside it", "what it is", number("skill"), number("95 % interval"), title=first)

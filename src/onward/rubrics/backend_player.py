@@ -9,6 +9,7 @@ import asyncio
 import json
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from types import GenericAlias
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
@@ -147,7 +148,8 @@ def rubric_type(task: Task) -> type[BaseModel]:
     for kind in kinds[1:]:
         criterion = criterion | kind
     limits = Field(min_length=LEAST_CRITERIA, max_length=MOST_CRITERIA)
-    return create_model("Rubric", __base__=_Part, criteria=(list[criterion], limits))
+    criteria: Any = GenericAlias(list, (criterion,))
+    return create_model("Rubric", __base__=_Part, criteria=(criteria, limits))
 
 
 def _literal(values: Sequence[str]) -> Any:
