@@ -18,7 +18,7 @@ from onward.reward import NotApplicable, ScoringContext, State, Unscored, score
 from onward.reward.components import RubricScore
 from onward.reward.measures.baselines import Baselines
 from onward.reward.measures.judgement import judge
-from onward.rubrics.tasks import Task, make_task
+from onward.rubrics.tasks import make_task
 from onward.rubrics.tasks.render import markdown
 from onward.rubrics.trajectories import rubrics_of
 from onward.rubrics.trajectories.document import FORM_CHECKS, read_document
@@ -224,8 +224,3 @@ def test_a_rubric_that_cannot_be_used_is_refused_at_the_start(source: dict[str, 
 def test_settings_that_contradict_themselves_are_refused(source: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         settings(r=source)
-
-
-def test_the_task_of_another_seed_is_another_task() -> None:
-    one, other = make_task("release_notes", 1), make_task("release_notes", 2)
-    assert isinstance(one, Task) and not np.array_equal(one.weights, other.weights)
