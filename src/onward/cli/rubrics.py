@@ -56,7 +56,7 @@ def task_named(name: str) -> Task:
 
 @rubrics.command()
 def generate(
-    tasks: Annotated[list[str], typer.Argument(metavar="TASK…", help="FAMILY or FAMILY/SEED.")],
+    tasks: Annotated[list[str], typer.Argument(metavar="TASK", help="FAMILY or FAMILY/SEED.")],
     writer: WriterName,
     ask: Annotated[
         bool,
@@ -66,7 +66,7 @@ def generate(
     seed: Annotated[int, typer.Option(min=0, help="Of the draws.")] = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Write the rubric of tasks: its checks, their weights, and what the writer asked before.
+    """Generate the rubric of tasks: its checks, their weights, and what the writer asked before.
 
     onward rubrics generate travel_itinerary/1 --writer rubrics-run
 

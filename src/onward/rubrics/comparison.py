@@ -20,7 +20,7 @@ Price = tuple[float, float]
 
 @dataclass(frozen=True)
 class Cost:
-    """What the episodes of a writer took. Tokens of a trained policy are those that it drew."""
+    """Cost of the episodes of a writer. Tokens of a trained policy are those that it drew."""
 
     seconds: float
     requests: int | None

@@ -1,4 +1,4 @@
-"""What every backend offers, and the errors and the reading of its answers."""
+"""The interface of every backend, and the errors and the reading of its answers."""
 
 from __future__ import annotations
 

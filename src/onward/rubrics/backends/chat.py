@@ -35,7 +35,7 @@ _SHOWN = 200
 
 @dataclass(frozen=True)
 class Dialect:
-    """What differs from server to server."""
+    """Differences from server to server."""
 
     address: str
     """Address where none is given."""

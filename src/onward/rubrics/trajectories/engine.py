@@ -113,8 +113,8 @@ def _writer(name: str) -> RubricWriter:
 
 
 def checks_named(texts: Sequence[str]) -> tuple[Check, ...]:
-    """Returns the checks of texts such as ``min_words(50)``. Raises ConfigError for one that there is not, or
-    that needs the inputs of a task."""
+    """Returns the checks of texts such as ``min_words(50)``. Raises ConfigError for an unknown one, and for
+    one that needs the inputs of a task."""
     found = []
     for text in texts:
         match = _CHECK.fullmatch(text.strip())
