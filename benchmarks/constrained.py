@@ -1,10 +1,10 @@
 """Cost of constrained sampling and learning: the same tokens, under a grammar's masks and without them.
 
 Both grammars ask for a list of objects that is longer than the answer may be, so every answer has its full
-length on both sides. ``strings`` leaves most tokens open in each string. In ``enums`` one token is allowed at
-most places, and few at the others. ``ratio`` is the throughput under the grammar over that without it: 0.85 or
-more is the aim. ``learning`` takes one step of the learner on the answers, with their masks and as free rows
-of the same tokens. ``compile_seconds`` is what the first request with a new schema waits for.
+length on both sides. ``strings`` leaves most tokens open in each string. In ``enums`` one token is allowed
+at most places, and few at the others. ``ratio`` is the throughput under the grammar over that without it:
+0.85 or more is the aim. ``learning`` takes one step of the learner on the answers, with their masks and as
+free rows of the same tokens. ``compile_seconds`` is what the first request with a new schema waits for.
 
 RESULTS
 
@@ -98,7 +98,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         folder, name = model_folder(given, Path(scratch))
         policy = Policy.load(folder)
-        compiler = GrammarCompiler(policy.tokenizer, policy.shape.vocab, [policy.tokenizer.eos_token_id])
+        end: Any = policy.tokenizer.eos_token_id
+        compiler = GrammarCompiler(policy.tokenizer, policy.shape.vocab, [int(end)])
         sizes = ((4, 16), (16, 16)) if given.quick else ((1, 64), (8, 64), (32, 64))
         results: list[dict[str, Any]] = []
         compile_seconds = {}

@@ -1,6 +1,6 @@
 """A tiny rubric writer before and after reinforcement learning, on task families that it never saw.
 
-    python benchmarks/rubrics_learning.py --seeds 0 1 2 --out benchmarks/results/rubrics_learning.json
+    python benchmarks/rubrics_learning.py --seeds 0 1 2 --json benchmarks/results/rubrics_learning.json
 
 For each training seed: warm start, learning, then four held-out splits, reference points and controls. The
 page beside the JSON file is made from it. A run that was interrupted goes on where it stopped.
@@ -93,13 +93,18 @@ def main() -> int:
     parser.add_argument("--tasks", type=int, default=32, help="held-out tasks of each family")
     parser.add_argument("--work", type=Path, default=Path("rubrics-runs"), help="folder of the runs")
     parser.add_argument("--train-only", action="store_true", help="train the seeds, judge them later")
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/rubrics_learning.json"))
+    parser.add_argument("--quick", action="store_true", help="one seed, one step, a task of each family")
+    parser.add_argument("--json", type=Path, default=Path("rubrics_learning.json"), help="the results")
     given = parser.parse_args()
+    start = Plan().warm_start
+    if given.quick:
+        given.seeds, given.steps, given.tasks = given.seeds[:1], 1, 2
+        start = replace(start, demonstrations=64, steps=4)
     runs: dict[str, Any] = {}
     for seed in given.seeds:
         folder = given.work / f"seed-{seed}"
         folder.mkdir(parents=True, exist_ok=True)
-        plan = replace(Plan(), seed=seed, steps=given.steps)
+        plan = replace(Plan(), seed=seed, steps=given.steps, warm_start=start)
         cost = trained(plan, folder)
         print(f"seed {seed}: {cost}", file=sys.stderr, flush=True)
         if given.train_only:
@@ -114,8 +119,8 @@ def main() -> int:
             "gain": {str(t): pooled(runs, t) for t in TEMPERATURES},
             "runs": runs,
         }
-        given.out.write_text(json.dumps(report, indent=1) + "\n")
-        given.out.with_suffix(".md").write_text(page(report))
+        given.json.write_text(json.dumps(report, indent=1) + "\n")
+        given.json.with_suffix(".md").write_text(page(report))
     return 0
 
 

@@ -120,13 +120,16 @@ class CompiledGrammar(Grammar):
 def fill_masks(constraints: Sequence[Constraint], out: NDArray[np.int32], threads: int) -> None:
     """Writes the mask of each constraint into its row of ``out``: those of llguidance in parallel, and zeros
     for one that is broken."""
-    ours = [(one, row) for row, one in enumerate(constraints) if isinstance(one, LlguidanceConstraint)]
-    together = len(ours) > 1 and threads > 1
-    if together:
-        work = [(one.matcher, row) for one, row in ours]
-        _executor(threads).unsafe_compute_mask_ptr(work, out.ctypes.data, out.shape[1] * 4, len(out))
+    ours = {row: one.matcher for row, one in enumerate(constraints) if isinstance(one, LlguidanceConstraint)}
+    start, size = out.ctypes.data, out.shape[1] * out.itemsize
+    if len(ours) > 1 and threads > 1:
+        work = [(matcher, row) for row, matcher in ours.items()]
+        _executor(threads).unsafe_compute_mask_ptr(work, start, size, len(out))
+    else:
+        for row, matcher in ours.items():
+            matcher.unsafe_compute_mask_ptr(start + row * size, size)
     for row, one in enumerate(constraints):
-        if not (together and isinstance(one, LlguidanceConstraint)):
+        if row not in ours:
             one.mask(out[row])
         if one.is_broken:
             out[row] = 0

@@ -17,7 +17,7 @@ from torch import Tensor
 from onward.lm.answers import Answer
 from onward.lm.draw import draw
 from onward.lm.masks import AllowedTokens
-from onward.lm.permitted import FEW, padded_ids
+from onward.lm.permitted import is_few, padded_ids
 from onward.lm.request import Alternatives
 from onward.lm.shaping import masks_of, shape_
 
@@ -74,7 +74,7 @@ def draw_next(answers: Sequence[AnAnswer], logits: Logits) -> list[tuple[AnAnswe
     failed = [place for place, mask in masks.items() if not mask.count]
     plain = [place for place, mask in masks.items() if mask.count and _only_masked(answers[place])]
     certain = [place for place in plain if masks[place].is_forced]
-    few = [place for place in plain if 1 < masks[place].count <= FEW]
+    few = [place for place in plain if not masks[place].is_forced and is_few(masks[place])]
     apart = {*failed, *certain, *few}
     rest = [place for place in range(len(answers)) if place not in apart]
     drawn = [_Drawn(place, int(masks[place].ids[0]), 0.0) for place in certain]

@@ -23,6 +23,11 @@ _SHARE = 16
 """And at most the vocabulary divided by this: reading a row of the head alone costs more than its share."""
 
 
+def is_few(mask: AllowedTokens) -> bool:
+    """Returns whether the logits of the allowed tokens are computed one by one."""
+    return mask.count <= min(FEW, mask.vocab // _SHARE)
+
+
 def padded_ids(masks: Sequence[AllowedTokens]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """Returns the allowed tokens (masks, most of them), filled up with token 0, and where they are filled."""
     width = max(one.count for one in masks)
@@ -67,7 +72,7 @@ class Permitted:
                     f"place: give each row the masks of the grammar that it was sampled under.",
                 )
             self.vocab = max(self.vocab, one.vocab)
-            (few if one.count <= min(FEW, one.vocab // _SHARE) else wide).append(place)
+            (few if is_few(one) else wide).append(place)
         self._allowed, self._device = allowed, device
         self._few, self._wide, self._free = few, wide, free
         self._targets = torch.tensor(targets, dtype=torch.long, device=device)

@@ -35,7 +35,7 @@ class XgrammarCompiler:
     """Compiles JSON schemas for one tokenizer with xgrammar."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, vocab: int, stop_ids: Sequence[int]) -> None:
-        import xgrammar
+        import xgrammar  # type: ignore[import-not-found]
 
         fast: Any = tokenizer
         about = xgrammar.TokenizerInfo.from_huggingface(fast, vocab_size=vocab, stop_token_ids=list(stop_ids))
@@ -105,7 +105,7 @@ def _engine() -> str:
 
 class _Matching:
     def __init__(self, compiled: Any) -> None:
-        import xgrammar
+        import xgrammar  # type: ignore[import-not-found]
 
         self._matcher = xgrammar.GrammarMatcher(compiled)
         self.is_broken = False

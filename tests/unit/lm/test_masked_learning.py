@@ -205,7 +205,9 @@ def test_masked_log_probs_entropy_and_gradients_equal_a_dense_reference(
     sizes = [None if k % 4 == 0 else int(rnd.choice([2, 5, 60, 900, vocab])) for k in range(count)]
     sets = [None if n is None else sorted(rnd.choice(vocab, n, replace=False).tolist()) for n in sizes]
     targets = [int(rnd.choice(ids)) if ids else int(rnd.integers(vocab)) for ids in sets]
-    permitted = Permitted([ids and words_of(ids, vocab) for ids in sets], targets, torch.device("cpu"))
+    permitted = Permitted(
+        [words_of(ids, vocab) if ids else None for ids in sets], targets, torch.device("cpu")
+    )
     slope, uncertain = torch.randn(2, count, generator=generator)
     heat = torch.full((count,), temperature)
     found = backward_logprobs(
@@ -228,7 +230,7 @@ def test_masked_log_probs_entropy_and_gradients_equal_a_dense_reference(
     for got, once_more, wanted in zip(found, again, (logp, entropy), strict=True):
         assert torch.allclose(got, wanted, atol=2e-5) and torch.allclose(once_more, wanted, atol=2e-5)
     for got, wanted in zip(mine, (hidden.grad, head.grad), strict=True):
-        assert got is not None and torch.allclose(got, wanted, atol=2e-5)
+        assert got is not None and wanted is not None and torch.allclose(got, wanted, atol=2e-5)
 
 
 def test_a_token_outside_its_mask_and_a_mask_of_another_vocabulary_are_refused() -> None:

@@ -13,22 +13,19 @@ from dataclasses import dataclass
 import numpy as np
 
 from onward.lm.tokens import TokenRow
-from onward.rubrics.language import Criterion, Rubric, serialise
+from onward.rubrics.language import WEIGHTS, Criterion, Rubric, serialise
 from onward.rubrics.policy.episodes import Player, answers_of
 from onward.rubrics.tasks import DIMENSIONS, Task
-
-FEWEST, MOST = 3, 7
-"""Criteria of a rubric."""
 
 
 @dataclass(frozen=True)
 class Care:
     """Habits of the writer of demonstrations."""
 
-    informed: float = 0.75
-    """Share of questions about what is hidden, and of criteria that are chosen by their true weight. The
-    others are any."""
-    weighed: float = 0.75
+    informed: float = 0.6
+    """Share of questions about what is hidden, and of criteria that are right. The other questions are any,
+    and the other criteria are wrong."""
+    weighed: float = 0.6
     """Share of weights that follow the truth; the others are any weight."""
 
 
@@ -41,25 +38,18 @@ def demonstrate(task: Task, care: Care, rng: random.Random, most_questions: int)
             useful if useful and rng.random() < care.informed else [t for t in DIMENSIONS if t not in topics]
         )
         topics.append(rng.choice(left))
-    order = sorted(range(len(task.active)), key=lambda i: task.active[i])
-    count = rng.randint(FEWEST, min(MOST, len(order)))
-    chosen: set[int] = set()
-    while len(chosen) < count:
-        left = [i for i in order if i not in chosen]
-        right = [i for i in left if task.weights[i] > 0]
-        if right and rng.random() < care.informed:
-            chosen.add(rng.choices(right, [float(task.weights[i]) for i in right])[0])
-        else:
-            chosen.add(rng.choice(left))
+    right = [place for place, weight in enumerate(task.weights) if weight > 0]
+    wrong = [place for place in range(len(task.active)) if place not in right]
     top = float(np.max(task.weights))
     criteria = []
-    for i in order:
-        if i in chosen:
-            weight = rng.randint(1, 5)
-            if rng.random() < care.weighed:
-                weight = max(1, round(5 * float(task.weights[i]) / top))
-            criteria.append(Criterion(task.active[i], weight))
-    return topics, Rubric(tuple(criteria))
+    for place in right:
+        weight = max(1, round(5 * float(task.weights[place]) / top))
+        if rng.random() >= care.informed and wrong:
+            place = wrong.pop(rng.randrange(len(wrong)))
+        if rng.random() >= care.weighed:
+            weight = rng.choice(WEIGHTS)
+        criteria.append(Criterion(task.active[place], weight))
+    return topics, Rubric(criteria)
 
 
 def rows(player: Player, tasks: Sequence[Task], care: Care, seed: int) -> Iterator[TokenRow]:

@@ -19,6 +19,7 @@ from onward.lm.model import LanguageModel
 from onward.lm.request import Sample, SampleRequest
 from onward.lm.tokens import TokenRow
 from onward.rubrics.language import InvalidRubric, Rubric, parse, schema_of
+from onward.rubrics.language.ordered import ordered_grammar
 from onward.rubrics.policy import prompts
 from onward.rubrics.policy.ordered import OrderedRubrics
 from onward.rubrics.policy.prompts import Message
@@ -76,8 +77,8 @@ class Player:
         ordered: bool = True,
         batch: int = 256,
     ) -> None:
-        """``ordered``: rubrics are written in canonical order (``ordered.OrderedRubrics``) if the vocabulary
-        is closed; otherwise in any order that ``schema_of`` allows."""
+        """``ordered``: rubrics are written in canonical order, by the automaton of ``ordered`` if the
+        vocabulary is closed; otherwise in any order that ``schema_of`` allows."""
         self.policy, self.adapter, self.questions, self.ordered = policy, adapter, questions, ordered
         self.chat = Chat(policy.tokenizer)
         self._compile = GrammarCompiler(policy.tokenizer, policy.shape.vocab, self.chat.stop_ids)
@@ -132,8 +133,7 @@ class Player:
         if found is None and self.ordered:
             vocab, end = self.policy.shape.vocab, self.chat.end_of_turn
             found = OrderedRubrics.grammar(task.active, self.chat.encode, vocab, end)
-            if found is not None:
-                self._grammars[task.active] = found
+            found = self._grammars[task.active] = found or self._compile(ordered_grammar(task.active))
         return found or self._grammar(task.active, lambda: schema_of(task.active))
 
     def question_grammar(self) -> CompiledGrammar:
@@ -146,7 +146,7 @@ class Player:
         return self._grammars[key]
 
     def row_of(self, task: Task, turns: Sequence[tuple[str, str]], rubric: str) -> TokenRow:
-        """Returns the row of an episode that somebody else wrote: ``turns`` are pairs of topic and answer.
+        """Returns the row of an episode that was not drawn: ``turns`` are pairs of topic and answer.
         Raises GrammarError for text outside of the grammars."""
         one = self._start(task, lambda _: "", 1.0)
         said = [prompts.question(topic) for topic, _ in turns]

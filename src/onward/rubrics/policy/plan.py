@@ -59,7 +59,7 @@ class Plan:
     questions: int = 3
     """Most questions of an episode."""
     ordered: bool = True
-    """The grammar demands canonical order, in which no check is repeated; ``tiny`` alone."""
+    """The grammar demands canonical order, in which no check is repeated."""
     seeds_per_family: int = 64
     """Tasks of each training family."""
     families: tuple[str, ...] = ()

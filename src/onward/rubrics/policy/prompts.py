@@ -1,4 +1,4 @@
-"""What a rubric writer reads and may answer: the brief, its questions to the stakeholder, and the rubric.
+"""The texts that a rubric writer reads and may answer: brief, questions to the stakeholder, and rubric.
 
 A conversation is: the brief with its active checks, then answers of the model. Each of the first ones is a
 question, ``{"ask": "accuracy"}``, or ``{"ask": "nothing"}``. The last one is the rubric. The model decides

@@ -107,14 +107,14 @@ def ask_all(task: Task) -> np.ndarray:
 
 
 _KEYWORDS = {
-    "accuracy": "figures numbers errors",
-    "completeness": "coverage every nothing",
-    "brevity": "short few quick",
-    "compliance": "approval form rules",
-    "traceability": "sources evidence origin",
+    "accuracy": "figures numbers",
+    "completeness": "coverage content items",
+    "brevity": "brevity few quick",
+    "compliance": "approval privacy form",
+    "traceability": "sources evidence origins",
     "actionability": "actions assigned steps",
 }
-_STRONG, _NONE = ("stands", "first", "above", "insist"), ("without", "not", "aside", "no")
+_STRONG, _NONE = ("stands", "first", "above", "insist"), ("without", "not", "skip", "no")
 
 
 def template(task: Task) -> np.ndarray:

@@ -47,7 +47,7 @@ class Family:
     goals: tuple[str, ...]
     resources: tuple[str, ...]
     steps: tuple[str, ...]
-    """Names of the two to four subtasks; each needs the one before it, the last all."""
+    """Names of the two to four subtasks; the last needs all others."""
     words: Words
     layout: Layout
     kpi: str

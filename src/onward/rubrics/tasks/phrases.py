@@ -1,7 +1,7 @@
 """Sentences about preferences: in the brief, and as answers of the stakeholder. Each has several wordings.
 
-Each sentence of a brief names the artefact, at most twelve words from the last mention, so briefs of two
-families share no run of thirteen words. An answer names no check, argument or weight.
+Each sentence of a brief names the artefact, with eleven words or fewer since the last mention, so briefs of
+two families share no run of thirteen words. An answer names no check, argument or weight.
 """
 
 from __future__ import annotations
@@ -9,13 +9,14 @@ from __future__ import annotations
 import random
 
 ASPECTS: dict[str, tuple[str, ...]] = {
-    "accuracy": ("correct figures", "exact numbers", "figures without errors"),
-    "completeness": ("full coverage", "every item covered", "nothing left out"),
-    "brevity": ("a short text", "few words", "quick reading"),
-    "compliance": ("approval and privacy", "the required form", "respect for the rules"),
-    "traceability": ("clear sources", "references to the evidence", "an origin for each statement"),
-    "actionability": ("clear next actions", "work that is assigned", "steps that people can take"),
+    "accuracy": ("correct figures", "exact numbers", "error-free figures"),
+    "completeness": ("full coverage", "complete content", "all items"),
+    "brevity": ("brevity", "few words", "quick reading"),
+    "compliance": ("formal approval", "privacy rules", "due form"),
+    "traceability": ("clear sources", "stated evidence", "traceable origins"),
+    "actionability": ("next actions", "assigned work", "clear steps"),
 }
+"""Names of a dimension in a sentence: two words at most, so that two mentions of the artefact stay near."""
 BRIEF: dict[int, tuple[str, ...]] = {
     3: (
         "The {noun} stands or falls with {aspect}.",
@@ -27,12 +28,12 @@ BRIEF: dict[int, tuple[str, ...]] = {
         "The {noun} gains a little by {aspect}.",
         "For this {noun}, give {aspect} some attention.",
         "Add {aspect} to the {noun} if you can.",
-        "In this {noun}, treat {aspect} as a minor point.",
+        "In this {noun}, treat {aspect} as minor.",
     ),
     0: (
         "The {noun} does without {aspect}.",
         "For this {noun}, do not aim at {aspect}.",
-        "Leave {aspect} aside in this {noun}.",
+        "Skip {aspect} in this {noun}.",
         "In this {noun}, give no weight to {aspect}.",
     ),
 }

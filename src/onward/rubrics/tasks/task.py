@@ -99,6 +99,8 @@ class Task:
         """
         if len(bits) != len(self.active):
             raise ConfigError(f"{len(bits)} bits were given for {len(self.active)} checks: give one a check.")
+        if way not in (0, 1):
+            raise ConfigError(f"There is no way {way} to break a check: give 0 or 1.")
         return broken(self.compliant, self.active, [bool(bit) for bit in bits], self.facts, way)
 
     def bits(self, artefact: Artefact) -> np.ndarray:

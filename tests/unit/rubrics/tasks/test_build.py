@@ -200,6 +200,8 @@ def test_bad_input_is_one_sentence() -> None:
     task = make_task("sla_report", 1)
     with pytest.raises(ConfigError, match="3 bits were given for 11 checks"):
         task.build([True] * 3)
+    with pytest.raises(ConfigError, match="no way 2 to break a check: give 0 or 1"):
+        task.build([True] * 11, way=2)
     partial: Any = {name: part for name, part in task.compliant.items() if name not in ("rows", "kpi")}
     with pytest.raises(ConfigError, match="The artefact has no kpi, rows"):
         task.bits(partial)

@@ -26,6 +26,7 @@ from onward.rubrics.tasks import (
 from onward.rubrics.tasks.baselines import posterior_weights
 from onward.rubrics.tasks.designs import skill
 from onward.rubrics.tasks.family import family_of, truth_table_of
+from onward.rubrics.tasks.phrases import ANSWERS
 from onward.rubrics.tasks.rounding import normalised, rounded
 from onward.rubrics.tasks.stakeholder import question
 
@@ -119,6 +120,7 @@ def test_the_search_for_a_leak_finds_one() -> None:
 def test_the_wording_of_an_answer_does_not_depend_on_any_level() -> None:
     """So the text of an answer carries its level and nothing else: the other levels may be anything."""
     family, wordings = "sla_report", {}
+    places: dict[str, set[int]] = {topic: set() for topic in DIMENSIONS[:3]}
     table = truth_table_of(family)
     for row in table.levels.tolist():
         levels = dict(zip(DIMENSIONS, row, strict=True))
@@ -126,8 +128,10 @@ def test_the_wording_of_an_answer_does_not_depend_on_any_level() -> None:
         for topic in DIMENSIONS[:3]:
             text = Stakeholder(task).ask(topic).text
             wordings.setdefault((topic, levels[topic]), set()).add(text)
+            places[topic].add(ANSWERS[levels[topic]].index(text))
     assert set(wordings) == set(product(DIMENSIONS[:3], (0, 1, 3)))
     assert all(len(texts) == 1 for texts in wordings.values())
+    assert all(len(found) == 1 for found in places.values())
 
 
 def test_an_answer_has_the_bits_that_were_meant() -> None:

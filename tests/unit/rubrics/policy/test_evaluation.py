@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from onward.lm.tokens import TokenRow
+from onward.rubrics.language import Criterion, Rubric, serialise
+from onward.rubrics.policy.episodes import Attempt, Player
+from onward.rubrics.policy.evaluation import (
+    CONTROLS,
+    Judged,
+    by_hidden_design,
+    controls,
+    difference,
+    judged,
+    reference_points,
+    shuffled,
+)
+from onward.rubrics.policy.judging import TruthJudge
+from onward.rubrics.policy.splits import HELD_OUT, SPLITS, judging_tasks
+from onward.rubrics.tasks import Task
+from onward.rubrics.tasks.baselines import full_oracle
+from onward.rubrics.tasks.designs import skill
+from onward.rubrics.tasks.splits import splits
+
+
+def truthful(task: Task) -> Attempt:
+    weights = full_oracle(task)
+    rubric = Rubric(Criterion(task.active[p], int(weights[p])) for p in np.flatnonzero(weights))
+    return Attempt(task, TokenRow([], [], []), (), serialise(rubric), rubric)
+
+
+def of_truth(tasks: list[Task]) -> Judged:
+    attempts = [truthful(task) for task in tasks]
+    return Judged(attempts, TruthJudge()(attempts))
+
+
+def test_true_rubrics_fall_when_they_are_scored_on_other_tasks() -> None:
+    tasks = judging_tasks("new_seeds", 3)[:12]
+    right = of_truth(tasks)
+    moved = shuffled(right, tasks)
+    assert right.skill.mean > 0.9
+    assert difference([right], [moved]).low > 0.3
+    # By hand for the first task: its weights against the truth of the next seed of its family.
+    weights, other = np.asarray(full_oracle(tasks[0]), float), tasks[1]
+    expected = max(-1.0, skill(weights / weights.sum(), other.weights))
+    assert moved.skills[0] == pytest.approx(expected, abs=1e-9)
+
+
+def test_the_hidden_design_judges_a_true_rubric_as_the_probes_do() -> None:
+    for task in judging_tasks(HELD_OUT, 1)[:3]:
+        found = by_hidden_design(truthful(task))
+        assert found.measures["skill"] > 0.9
+        assert found.measures["f1"] == pytest.approx(1.0)
+
+
+def test_every_control_is_of_the_same_tasks(player: Player) -> None:
+    tasks = judging_tasks("new_seeds", 2)[:6]
+    right = judged(player, tasks, temperature=1.0)
+    made = controls(player, tasks, right, temperature=1.0)
+    assert tuple(made) == CONTROLS
+    for one in made.values():
+        assert one.families == right.families and len(one.rewards) == len(tasks)
+    assert [one.task.brief for one in made["blank_brief"].attempts] == [""] * len(tasks)
+
+
+def test_a_difference_is_paired_by_task_and_averaged_over_runs() -> None:
+    tasks = judging_tasks("new_seeds", 2)[:8]
+    right = of_truth(tasks)
+    found = difference([right, right], [shuffled(right, tasks)])
+    expected = np.mean(right.skills) - np.mean(shuffled(right, tasks).skills)
+    assert found.mean == pytest.approx(expected)
+
+
+def test_reference_points_stand_in_their_order() -> None:
+    found = reference_points(judging_tasks(HELD_OUT, 2))
+    skills = {name: one["skill"] for name, one in found.items()}
+    assert skills["random"] < skills["public_oracle"] < skills["ask_all"] <= skills["full_oracle"]
+
+
+def test_no_split_that_judges_has_a_family_or_seed_of_training() -> None:
+    train, first = set(splits().train), 1_000_000
+    for split in SPLITS:
+        for task in judging_tasks(split, 1):
+            assert task.family not in train if split == HELD_OUT else task.seed >= first
