@@ -111,16 +111,19 @@ def _about(observation: RubricObservation) -> str:
 
 
 def _topics_type(observation: RubricObservation) -> type[BaseModel]:
+    """Returns the type of a list of topics to ask about."""
     topic: Any = Literal[tuple(observation.topics)]
-    return create_model("Topics", topics=(GenericAlias(list, (topic,)), Field(max_length=MAX_QUESTIONS)))
+    fields: dict[str, Any] = {"topics": (GenericAlias(list, (topic,)), Field(max_length=MAX_QUESTIONS))}
+    return create_model("Topics", **fields)
 
 
 def _rubric_type(count: int) -> type[BaseModel]:
     """Returns the type of a rubric over ``count`` criteria: numbers with weights from 1 to 5."""
     number: Any = Literal[tuple(range(1, count + 1))]
-    choice: Any = create_model("Choice", criterion=(number, ...), weight=(Literal[1, 2, 3, 4, 5], ...))
+    choice = create_model("Choice", criterion=(number, ...), weight=(Literal[1, 2, 3, 4, 5], ...))
     size = Field(min_length=LEAST_CRITERIA, max_length=MOST_CRITERIA)
-    return create_model("WrittenRubric", criteria=(GenericAlias(list, (choice,)), size))
+    fields: dict[str, Any] = {"criteria": (GenericAlias(list, (choice,)), size)}
+    return create_model("WrittenRubric", **fields)
 
 
 async def decompose_preference_to_evaluator(

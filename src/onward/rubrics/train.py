@@ -62,7 +62,7 @@ def progress_line(summaries: list[EpisodeSummary], workflows: int) -> str:
         by_name.setdefault(one.workflow, []).append(one.reward)
     seen = [rewards for rewards in by_name.values() if len(rewards) > 1]
     if not seen:
-        return f"No workflow was visited twice: run more than {workflows} episodes to see progress."
+        return f"No workflow was visited twice: give more --episodes than --workflows ({workflows})."
     first, last = (sum(rewards[place] for rewards in seen) / len(seen) for place in (0, -1))
     return f"Reward: {first:.3f} at the first visit, {last:.3f} at the last ({len(seen)} workflows)."
 

@@ -112,7 +112,7 @@ async def test_a_rubric_that_cannot_fail_is_refused() -> None:
         await check_evaluator(always, ran(name, 1.0), [ran(name, 0.0)])
 
 
-def test_most_kinds_of_check_judge_the_catalogue() -> None:
+def test_every_kind_of_check_judges_the_catalogue() -> None:
     used = {one.check for name in NAMES for one in requirements(load_workflow(name))}
     assert used == set(CHECKS)
 

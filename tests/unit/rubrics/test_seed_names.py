@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from pydantic import BaseModel
@@ -20,7 +21,7 @@ from onward.errors import ConfigError
 from onward.lm.tiny import build_tiny
 from onward.rubrics import seed as names
 from onward.rubrics.evaluation import Preference
-from onward.rubrics.gym.actions import GeneratePreferenceRubric
+from onward.rubrics.gym.files import DIMENSIONS
 from onward.rubrics.gym.loading import load_workflow
 from onward.rubrics.gym.workers import Worker, requirements
 from onward.rubrics.local_model import ModelAnswerError
@@ -29,6 +30,7 @@ from onward.rubrics.seed import (
     ExecutionPhase,
     InitialRubricGenerationPhase,
     RubricDecompositionManagerAgent,
+    RubricWriter,
     ValidationEngine,
     VLLMInterface,
     create_rubric_based_scorer,
@@ -265,16 +267,19 @@ async def test_episodes_at_the_same_time_share_nothing() -> None:
     assert list(together) == [await episode(seed) for seed in range(4)]
 
 
-async def test_the_action_is_a_rubric_once_the_turns_are_used_up() -> None:
+async def test_the_policy_asks_as_long_as_it_may_and_then_writes() -> None:
     workflow = load_workflow("product_recall")
-    stakeholder = stakeholder_of(workflow)
-    manager = RubricDecompositionManagerAgent(seed=5)
-    phase = InitialRubricGenerationPhase(
-        manager=manager, stakeholder=stakeholder, communication_service=CommunicationService(), max_turns=1
-    )
-    await phase.run(workflow)
-    assert phase.conversation.used <= 1
-    assert isinstance(GeneratePreferenceRubric(rubric=stakeholder.generated_rubrics[0]).rubric, object)
+    writer = RubricWriter(seed=5)
+    writer.parameters = {f"ask {topic}": np.array([-50.0, 50.0]) for topic in DIMENSIONS}
+    for max_turns, asked in ((0, 0), (1, 3), (2, 6), (3, 7)):  # three questions a turn, seven topics
+        stakeholder = stakeholder_of(workflow)
+        phase = InitialRubricGenerationPhase(
+            manager=RubricDecompositionManagerAgent(writer=writer), stakeholder=stakeholder,
+            communication_service=CommunicationService(), max_turns=max_turns,
+        )  # fmt: skip
+        await phase.run(workflow)
+        assert len(phase.conversation.turns) == asked
+        assert len(stakeholder.generated_rubrics) == 1
 
 
 def test_every_name_of_the_quick_start_is_offered() -> None:
