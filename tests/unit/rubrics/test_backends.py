@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any, Literal
 
 import pytest
@@ -10,6 +11,7 @@ from chat_server import ChatServer, Reply, completion, text
 from pydantic import BaseModel
 
 from onward.errors import ConfigError, EngineError
+from onward.lm.tiny import build_tiny
 from onward.rubrics.backend_player import BackendPlayer, rubric_type
 from onward.rubrics.backends import (
     ChatBackend,
@@ -152,3 +154,15 @@ def test_the_type_of_a_rubric_has_the_checks_of_the_task_alone() -> None:
     ):
         with pytest.raises(ValueError, match="criteria"):
             kind.model_validate({"criteria": wrong})
+
+
+def test_a_model_in_this_process_plays_by_the_same_types(tmp_path: Path) -> None:
+    """A network of random weights: what it writes is valid by the grammar alone, at any temperature."""
+    corpus = ["check arg weight criteria ask accuracy completeness brevity nothing other 1 2 3 4 5"]
+    folder = build_tiny(
+        tmp_path / "tiny", corpus, vocab=320, hidden=16, layers=1, heads=2, kv_heads=1, max_positions=8192
+    )
+    local = open_backend(f"local:{folder}")
+    (one,) = BackendPlayer(local, questions=1).play([make_task("release_notes", 3)], temperature=1.0, seed=1)
+    assert one.rubric is not None, one.problem
+    assert local.usage.requests == 2 and local.usage.completion_tokens > 20
