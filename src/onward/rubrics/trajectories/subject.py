@@ -1,4 +1,4 @@
-"""The view that a rubric has of a trajectory: the task, the final answer, and the files that tools wrote. Pure."""
+"""The view that a rubric has of a trajectory: task, final answer, and files that tools wrote. Pure."""
 
 from __future__ import annotations
 
