@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from onward.children import Keeper
     from onward.clock import Clock
     from onward.config import Settings
+    from onward.reward.components.rubric import RubricEngine
     from onward.telemetry.alerts import Alerts
     from onward.telemetry.metrics import Metrics
     from onward.warehouse import Objects, Warehouse
@@ -58,6 +59,8 @@ class Context:
     """Part → what will need an operator soon, in a few words; ``/ready`` and ``/status`` show it."""
     children: dict[str, Keeper] = field(default_factory=dict)
     """Child processes of this service, by name."""
+    rubrics: RubricEngine | None = None
+    """Scores trajectories by the rubrics of the settings; None without any, or without the rewarder."""
     endpoints: Endpoints = field(default_factory=Endpoints)
     recent_rows: RecentRows = field(default_factory=RecentRows)
     """Trajectories that the collector of this process stored a moment ago."""

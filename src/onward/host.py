@@ -110,6 +110,11 @@ async def parts(
         from onward.training.signatures import refuse_unsigned_setup
 
         refuse_unsigned_setup(settings, signs="trainer" in roles)
+    rubrics = None
+    if "rewarder" in roles and settings.reward.rubrics:
+        from onward.rubrics.trajectories import rubrics_of  # rubrics are a layer above the rewarder
+
+        rubrics = rubrics_of(settings.reward)
     redactor_of(settings)  # an unknown kind or a missing file fails here, before anything is started
     if roles:
         await check_stores(settings)
@@ -138,6 +143,7 @@ async def parts(
             metrics=metrics,
             alerts=alerts,
             base_model=base_model,
+            rubrics=rubrics,
         )
         for name, part in (("nats-server", server), ("warehouse", embedded)):
             if part is not None:

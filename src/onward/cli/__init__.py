@@ -98,6 +98,7 @@ COMMANDS |= {
     "control_check": ("control",),
     "models_check": ("models",),
     "trajectories_import": ("trajectories",),
+    "rubrics_judge": ("rubrics",),
     "releases_explain": ("releases", "release"),
     "releases_audit": ("releases", "release"),
     "models_versions": ("models",),

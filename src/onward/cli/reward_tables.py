@@ -103,6 +103,23 @@ def _components(found: Document) -> Table:
     return table
 
 
+_CRITERIA = ("criteria", "weights", "reasons", "opinions")
+
+
+def _criteria(facts: Document) -> Table:
+    """Returns a rubric criterion by criterion: its score, its weight, what was found."""
+    table = Table("criterion", right("score"), right("weight"), "found")
+    weights, reasons = facts.get("weights", {}), facts.get("reasons", {})
+    opinions = facts.get("opinions", ())
+    for name, score in facts["criteria"].items():
+        found = reasons.get(name, "")
+        if name in opinions:
+            found = f"opinion of a model: {found}"
+        weight = f"{weights[name]:.2f}" if name in weights else ""
+        table.add_row(name, f"{score:.2f}", weight, found)
+    return table
+
+
 def _component(name: str, part: Document, console: Console) -> None:
     _say(
         console, f"\n{name}: {number(part['score'])} ({part['source']}, evidence {number(part['evidence'])})"
@@ -112,6 +129,9 @@ def _component(name: str, part: Document, console: Console) -> None:
     if signals:
         console.print(Padding(_signals(signals), (0, 0, 0, 1)))
     facts = {key: value for key, value in part["facts"].items() if value not in (None, {}, [])}
+    if name == "rubric" and isinstance(facts.get("criteria"), Mapping):
+        console.print(Padding(_criteria(facts), (0, 0, 0, 1)))
+        facts = {key: value for key, value in facts.items() if key not in _CRITERIA}
     if facts:
         _say(console, f"{_pairs(facts)}.", 2)
     if part["window"].get("n"):

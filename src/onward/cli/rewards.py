@@ -28,7 +28,7 @@ from onward.warehouse import queries
 from onward.warehouse.embedded import reading
 
 if TYPE_CHECKING:
-    from onward.reward.scoring.files import Analyse
+    from onward.reward.scoring.files import Analyse, ByRubric
 
 KEY_VARIABLE = "ONWARD_API_KEY"
 rewards_app = Commands(
@@ -111,8 +111,9 @@ def score(
     settings = load_settings(file, data_dir)
     name = "standard input" if source == "-" else source
     good = bad = 0
-    with _opened(source) as stream, _analyser(settings) as analyse:
-        for answer in score_file(stream, name, settings.reward, redactor_of(settings), analyse):
+    with _opened(source) as stream, _before_scoring(settings) as (analyse, by_rubric):
+        redactor = redactor_of(settings)
+        for answer in score_file(stream, name, settings.reward, redactor, analyse, by_rubric):
             if answer.document is None:
                 bad += 1
                 say(f"{answer.place}: {answer.error}", err=True)
@@ -207,15 +208,23 @@ def _ask(url: str, trajectory_id: str) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _analyser(settings: Settings) -> Iterator[Analyse]:
-    """Yields a function that analyses code, or nothing without the extra ``code``."""
+def _before_scoring(settings: Settings) -> Iterator[tuple[Analyse, ByRubric]]:
+    """Yields two functions: what is known about the code of a trajectory, and about it by its rubric."""
     from onward.reward.role.analysis import Analysis, code_analyser
 
-    analysis = Analysis(code_analyser(settings.reward))
+    rubrics = None
+    if settings.reward.rubrics:
+        from onward.rubrics.trajectories import rubrics_of
+
+        rubrics = rubrics_of(settings.reward)
+    analysis = Analysis(code_analyser(settings.reward), rubrics)
     with asyncio.Runner() as runner:
         runner.run(analysis.start())
         try:
-            yield lambda item: runner.run(analysis.reports({"": item})).get("")
+            yield (
+                lambda item: runner.run(analysis.reports({"": item})).get(""),
+                lambda item: runner.run(analysis.rubrics({"": item})).get(""),
+            )
         finally:
             runner.run(analysis.stop())
 

@@ -35,6 +35,7 @@ PANELS: dict[str, dict[str, str]] = {
         "keys": "Keys that sign checkpoints: make one, show its public half, sign what is stored.",
         "train": "Train a policy from files (--data) or in an environment (--env). No service is needed.",
         "env": "Environments: tasks with a verdict by program. List, serve or play them.",
+        "rubrics": "Rubrics: train a model that writes them, and see how well they score work.",
         "control": "Control policies for Gymnasium environments: train, evaluate, resume, export, compare.",
     },
     "Operating": {

@@ -328,6 +328,14 @@ def _reward(document: Document) -> Iterator[RenderableType]:
     table = Table("component", number("score"), number("weight"), "why", title="Reward")
     for name, part in reward["reward_components"].items():
         table.add_row(name, f"{part['score']:.4f}", f"{part['weight']:.4f}", part.get("reasoning"))
+        raw = part.get("raw_data") or {}
+        reasons = raw.get("reasons") or {}
+        for criterion, score in (raw.get("criteria") or {}).items() if name == "rubric" else ():
+            opinion = "opinion of a model: " if criterion in (raw.get("opinions") or ()) else ""
+            weight = (raw.get("weights") or {}).get(criterion)
+            table.add_row(
+                f"  {criterion}", f"{score:.4f}", cell(weight), opinion + reasons.get(criterion, "")
+            )
     yield table
     totals = {"raw_total": metadata.get("raw_total"), "total_reward": reward["total_reward"]}
     yield Text(", ".join(f"{name} {value:.4f}" for name, value in totals.items() if value is not None))

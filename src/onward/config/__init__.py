@@ -38,6 +38,7 @@ from onward.config.training import (
     Algorithm,
     CustomComponent,
     RewardSettings,
+    RubricSource,
     TrainingSettings,
 )
 
@@ -63,6 +64,7 @@ __all__ = [
     "ProviderSettings",
     "ReleaseSettings",
     "RewardSettings",
+    "RubricSource",
     "ServerAddress",
     "Settings",
     "SglangSettings",

@@ -27,6 +27,35 @@ class CustomComponent(Section):
     weight: float = Field(ge=0, le=1)
 
 
+class RubricSource(Section):
+    """A rubric that scores trajectories: ``[reward.rubrics.NAME]``; one of document, family, checks."""
+
+    document: str = ""
+    """File of a free rubric in JSON: stages of code rules and judge rules over the final answer and files."""
+    family: str = ""
+    """Family of tasks with a known truth: trajectories whose task_id is ``FAMILY/SEED``."""
+    checks: list[str] = Field(default_factory=list)
+    """Checks of a final answer, such as ``min_words(50)``: those that the writer chooses from; without a
+    writer all count alike."""
+    writer: str = ""
+    """Writes a rubric for each task: folder of a run of ``onward rubrics train``, ``openai:NAME``,
+    ``vllm:NAME@URL``, ``sglang:NAME@URL`` or ``local:FOLDER``."""
+    judge: str = ""
+    """Model of judge rules, in the same form; without one they cannot be checked."""
+    task_types: list[str] = Field(default_factory=list)
+    """Task types or domains that the rubric is about; empty: every one."""
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> RubricSource:
+        if sum(map(bool, (self.document, self.family, self.checks))) != 1:
+            raise ValueError("give exactly one of document, family and checks")
+        if self.writer and self.document:
+            raise ValueError("a writer needs a family or checks; a document is a rubric already")
+        if self.judge and not self.document:
+            raise ValueError("a judge is for the judge rules of a document")
+        return self
+
+
 class RewardSettings(Section):
     task_completion: float = Field(0.40, ge=0, le=1)
     efficiency: float = Field(0.20, ge=0, le=1)
@@ -38,6 +67,9 @@ class RewardSettings(Section):
     """Weight of the comparison with the task's expected answer."""
     rubric: float = Field(0.0, ge=0, le=1)
     """Weight of the score by a rubric document."""
+    rubrics: dict[str, RubricSource] = Field(default_factory=dict)
+    """Rubrics of the component ``rubric``, the first that is about a task counts: name →
+    `{document | family | checks, writer, judge, task_types}`."""
     custom: dict[str, CustomComponent] = Field(default_factory=dict)
     """User-defined components: name → `{source, weight}`; their weights count towards the sum of 1."""
     normalization: Literal["z-score", "min-max", "none"] = "z-score"

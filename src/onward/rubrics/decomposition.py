@@ -9,6 +9,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field, create_model
 
 from onward.errors import ConfigError
+from onward.rubrics.backends import Backend
 from onward.rubrics.evaluation import Evaluator, Preference
 from onward.rubrics.gym.actions import AskClarificationQuestions, GeneratePreferenceRubric
 from onward.rubrics.gym.clarification import MAX_QUESTIONS, CommunicationService, Question
@@ -42,7 +43,7 @@ class RubricDecompositionManagerAgent:
         use_local: bool = False,
         model_path: str | Path | None = None,
         writer: RubricWriter | None = None,
-        local_llm: VLLMInterface | None = None,
+        local_llm: Backend | None = None,
         temperature: float = 1.0,
         seed: int = 42,
     ) -> None:
@@ -51,7 +52,7 @@ class RubricDecompositionManagerAgent:
                 "use_local needs a model: give model_path, a folder, or with vLLM the name of a model."
             )
         self.use_local = use_local
-        self.local_llm: VLLMInterface | None = None
+        self.local_llm: Backend | None = None
         if use_local:
             self.local_llm = local_llm or VLLMInterface(str(model_path))
         self.writer = writer or RubricWriter(seed)

@@ -8,26 +8,27 @@ from __future__ import annotations
 import asyncio
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
-from pydantic import BaseModel, ValidationError
+from onward.errors import ConfigError, install_command
+from onward.rubrics.backends.base import (
+    MAX_TOKENS,
+    AnswerT,
+    ModelAnswerError,
+    TruncatedAnswerError,
+    Usage,
+    extract_json,
+    read_answer,
+)
 
-from onward.errors import ConfigError, OnwardError, install_command
-
-AnswerT = TypeVar("AnswerT", bound=BaseModel)
-MAX_TOKENS = 1024
 MAX_CONTEXT = 8192
-
-
-class ModelAnswerError(OnwardError):
-    """A model's answer that is not of the requested type."""
 
 
 class _Engine(Protocol):
     """Draws one text that follows a JSON schema."""
 
     def generate(
-        self, system: str, user: str, schema: dict[str, Any], temperature: float, seed: int
+        self, system: str, user: str, schema: dict[str, Any], temperature: float, seed: int, usage: Usage
     ) -> str: ...
 
 
@@ -40,6 +41,7 @@ class VLLMInterface:
 
     def __init__(self, model_path: str | Path, *, max_tokens: int = MAX_TOKENS) -> None:
         self.model_path, self.max_tokens = str(model_path), max_tokens
+        self.name, self.usage = f"local:{model_path}", Usage()
         folder = Path(model_path)
         if find_spec("vllm") is not None:
             self._engine: _Engine = _Vllm(self.model_path, max_tokens)
@@ -62,27 +64,28 @@ class VLLMInterface:
         """Returns an answer of ``response_type``. Raises ModelAnswerError if the model gives none."""
         schema = response_type.model_json_schema()
         text = await asyncio.to_thread(
-            self._engine.generate, system_prompt, user_prompt, schema, temperature, seed
+            self._engine.generate, system_prompt, user_prompt, schema, temperature, seed, self.usage
         )
-        try:
-            return response_type.model_validate_json(self._extract_json(text))
-        except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(str(part) for part in first["loc"]) or "the top"
-            raise ModelAnswerError(
-                f"The model's answer is no {response_type.__name__} ({where}: {first['msg']}): "
-                "ask again with another seed, or use a model that follows a schema."
-            ) from None
+        return read_answer(text, response_type)
 
-    @staticmethod
-    def _extract_json(text: str) -> str:
-        """Returns the text from the first brace to the last."""
-        start, end = text.find("{"), text.rfind("}") + 1
-        return text[start:end] if start != -1 and end > start else text
+    _extract_json = staticmethod(extract_json)
 
 
 def _messages(system: str, user: str) -> list[dict[str, str]]:
     return [{"role": "system", "content": system}, {"role": "user", "content": user}]
+
+
+def _count(usage: Usage, prompt: int, completion: int) -> None:
+    usage.requests += 1
+    usage.prompt_tokens += prompt
+    usage.completion_tokens += completion
+
+
+def _cut_off(reason: str, tokens: int) -> TruncatedAnswerError:
+    return TruncatedAnswerError(
+        f"The model's answer ended early ({reason} after {tokens} tokens): allow more with max_tokens or a "
+        "longer context."
+    )
 
 
 class _Vllm:
@@ -92,7 +95,9 @@ class _Vllm:
         self._model = LLM(model=model_path, dtype="auto")
         self._max_tokens = max_tokens
 
-    def generate(self, system: str, user: str, schema: dict[str, Any], temperature: float, seed: int) -> str:
+    def generate(
+        self, system: str, user: str, schema: dict[str, Any], temperature: float, seed: int, usage: Usage
+    ) -> str:
         from vllm import SamplingParams  # pyright: ignore[reportMissingImports]
         from vllm.sampling_params import StructuredOutputsParams  # pyright: ignore[reportMissingImports]
 
@@ -100,7 +105,11 @@ class _Vllm:
             temperature=temperature, max_tokens=self._max_tokens, seed=seed,
             structured_outputs=StructuredOutputsParams(json=schema),
         )  # fmt: skip
-        return self._model.chat(_messages(system, user), sampling)[0].outputs[0].text
+        answer = self._model.chat(_messages(system, user), sampling)[0]
+        _count(usage, len(answer.prompt_token_ids or ()), len(answer.outputs[0].token_ids))
+        if answer.outputs[0].finish_reason == "length":
+            raise _cut_off("length", len(answer.outputs[0].token_ids))
+        return answer.outputs[0].text
 
 
 class _Own:
@@ -117,7 +126,9 @@ class _Own:
         self._compile = GrammarCompiler(policy.tokenizer, policy.shape.vocab, self._chat.stop_ids)
         self._max_tokens = max_tokens
 
-    def generate(self, system: str, user: str, schema: dict[str, Any], temperature: float, seed: int) -> str:
+    def generate(
+        self, system: str, user: str, schema: dict[str, Any], temperature: float, seed: int, usage: Usage
+    ) -> str:
         from onward.lm.constrained import Grammar, schema_source
         from onward.lm.request import SampleRequest
 
@@ -135,10 +146,8 @@ class _Own:
         ))  # fmt: skip
         while self._sampler.busy:
             for sample in self._sampler.step():
+                _count(usage, len(prompt), len(sample.token_ids))
                 if sample.finish_reason != "stop":
-                    raise ModelAnswerError(
-                        f"The model's answer ended early ({sample.error or sample.finish_reason} after "
-                        f"{len(sample.token_ids)} tokens): allow more with max_tokens or a longer context."
-                    )
+                    raise _cut_off(sample.error or sample.finish_reason, len(sample.token_ids))
                 return self._chat.text(sample.token_ids)
         raise ModelAnswerError("The sampler gave no answer: load the model again.")

@@ -87,7 +87,8 @@ async def test_step_1_on_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
 
         def chat(self, messages: Any, sampling: Any) -> Any:
             calls.append((messages, sampling))
-            return [SimpleNamespace(outputs=[SimpleNamespace(text=' {"names": ["a"]}')])]
+            text = SimpleNamespace(text=' {"names": ["a"]}', token_ids=[1, 2, 3], finish_reason="stop")
+            return [SimpleNamespace(outputs=[text], prompt_token_ids=[1])]
 
     fake, sampling = ModuleType("vllm"), ModuleType("vllm.sampling_params")
     fake.LLM, fake.SamplingParams = LLM, SimpleNamespace  # pyright: ignore[reportAttributeAccessIssue]

@@ -5,23 +5,14 @@ The file needs nothing else: the picture is inside of it. Texts of a model are e
 
 from __future__ import annotations
 
-import base64
-import tempfile
 from collections.abc import Mapping
 from html import escape
 from pathlib import Path
 from typing import Any
 
 from onward import plotting
-from onward.files import write_whole
 from onward.release.wording import item_notes, suite_counts
-
-STYLE = (
-    "body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}"
-    "table{border-collapse:collapse;width:100%}th,td{text-align:left;padding:.3rem .6rem;"
-    "border-bottom:1px solid #8884;vertical-align:top}img{max-width:100%}"
-    "@media(prefers-color-scheme:dark){body{background:#0d1117;color:#e6edf3}}"
-)
+from onward.report_page import picture, write_page
 
 
 def write(path: Path, model: str, against: str, found: Mapping[str, Any], human: float | None) -> None:
@@ -29,7 +20,7 @@ def write(path: Path, model: str, against: str, found: Mapping[str, Any], human:
     summary = found["summary"]
     suites: Mapping[str, Any] = summary.get("suites", {})
     title = f"{model} against {against}: {found['verdict']}"
-    parts = [f"<h1>{escape(title)}</h1>"]
+    parts: list[str] = []
     if "difference" in summary:
         parts.append(
             f"<p>All benchmark suites, each with the same weight: {escape(suite_counts(summary))}.</p>"
@@ -41,17 +32,12 @@ def write(path: Path, model: str, against: str, found: Mapping[str, Any], human:
         parts.append(_picture(drawn, title))
     parts += [_suite_table(suites), *(_lost(name, facts) for name, facts in suites.items())]
     parts.append(f"<p>Not run: {escape(', '.join(found['not_run']))}.</p>")
-    head = f"<!doctype html><html lang=en><meta charset=utf-8><title>{escape(title)}</title>"
-    write_whole(path, f"{head}<style>{STYLE}</style>{''.join(parts)}</html>\n".encode())
+    write_page(path, title, parts)
 
 
 def _picture(suites: Mapping[str, Any], finding: str) -> str:
-    with tempfile.TemporaryDirectory() as folder:
-        light, dark = plotting.save(lambda style: _draw(style, suites, finding), Path(folder) / "suites.png")
-        images = [base64.b64encode(path.read_bytes()).decode() for path in (light, dark)]
-    source = f'<source media="(prefers-color-scheme:dark)" srcset="data:image/png;base64,{images[1]}">'
     words = "Difference of success in each suite, with its 95 % interval"
-    return f'<picture>{source}<img alt="{words}" src="data:image/png;base64,{images[0]}"></picture>'
+    return picture(lambda style: _draw(style, suites, finding), words)
 
 
 def _draw(style: plotting.Style, suites: Mapping[str, Any], finding: str) -> Any:

@@ -8,15 +8,15 @@ from onward.reward.components.base import Component, NotApplicable, Score, Score
 from onward.reward.components.code_quality import CodeQuality
 from onward.reward.components.custom import load
 from onward.reward.components.efficiency import Efficiency
-from onward.reward.components.rubric import Rubric, RubricResult, RubricScore
+from onward.reward.components.rubric import Rubric, RubricEngine, RubricResult, RubricScore
 from onward.reward.components.safety import Safety
 from onward.reward.components.task_completion import TaskCompletion
 from onward.reward.components.user_feedback import UserFeedback
 
 __all__ = [
-    "Accuracy", "CodeQuality", "Component", "Efficiency", "NotApplicable", "Rubric", "RubricResult",
-    "RubricScore", "Safety", "Score", "Scored", "ScoringContext", "TaskCompletion", "Unscored",
-    "UserFeedback", "components_of",
+    "Accuracy", "CodeQuality", "Component", "Efficiency", "NotApplicable", "Rubric", "RubricEngine",
+    "RubricResult", "RubricScore", "Safety", "Score", "Scored", "ScoringContext", "TaskCompletion",
+    "Unscored", "UserFeedback", "components_of",
 ]  # fmt: skip
 
 
@@ -25,7 +25,7 @@ def components_of(settings: RewardSettings) -> tuple[Component, ...]:
     unusable.
 
     All built-in components are scored and shown, also those without a weight. The exception is ``rubric``,
-    which has no engine yet and is included only if it has a weight.
+    which is included if it has a weight, or if the settings name a rubric.
     """
     built_in: list[Component] = [
         TaskCompletion(),
@@ -35,6 +35,6 @@ def components_of(settings: RewardSettings) -> tuple[Component, ...]:
         Safety(),
         Accuracy(),
     ]
-    if settings.rubric > 0.0:
+    if settings.rubric > 0.0 or settings.rubrics:
         built_in.append(RubricScore())
     return (*built_in, *(load(name, custom) for name, custom in settings.custom.items()))

@@ -17,6 +17,7 @@ from onward.reward.unscored import Unscored
 
 if TYPE_CHECKING:
     from onward.reward.code.report import CodeReport
+    from onward.reward.components.rubric import RubricResult
 
 Source = Literal["automated", "human", "linter", "test_results", "benchmark"]
 
@@ -51,6 +52,8 @@ class ScoringContext:
     """Feedback about this trajectory or its session, in order of time."""
     code: CodeReport | Unscored | None = None
     """Findings of the code analyser, which runs before scoring. None: no code, or no analysis was made."""
+    rubric: RubricResult | Unscored | None = None
+    """Result of the rubric engine, which runs before scoring. None: no rubric is about this task."""
 
 
 class Component(Protocol):

@@ -40,7 +40,7 @@ from onward.warehouse import queries, reward_queries
 
 PORTION = 50
 """Trajectories whose rows are in memory at once, and for which the first scoring waits."""
-CODE = "code_quality"
+CODE, RUBRIC = "code_quality", "rubric"
 POLL_SECONDS = 1.0
 PAUSE_SECONDS = 0.02
 """Seconds between portions, since new trajectories have priority."""
@@ -117,16 +117,21 @@ class Rescorer:
         self, found: Mapping[str, dict[str, Any]], tasks: Iterable[Task]
     ) -> dict[str, Candidate]:
         candidates = {name: Candidate(row, rows.decode_trajectory(row)) for name, row in found.items()}
-        needs_code = {
-            task.trajectory_id for task in tasks if task.cause.only is None or CODE in task.cause.only
-        }
-        readable = {
-            name: item.trajectory
+
+        def needing(component: str) -> dict[str, Trajectory]:
+            needs = {t.trajectory_id for t in tasks if t.cause.only is None or component in t.cause.only}
+            return {
+                name: item.trajectory
+                for name, item in candidates.items()
+                if name in needs and isinstance(item.trajectory, Trajectory)
+            }
+
+        reports = await self._analysis.reports(needing(CODE))
+        rubrics = await self._analysis.rubrics(needing(RUBRIC))
+        return {
+            name: replace(item, code=reports.get(name), rubric=rubrics.get(name))
             for name, item in candidates.items()
-            if name in needs_code and isinstance(item.trajectory, Trajectory)
         }
-        reports = await self._analysis.reports(readable)
-        return {name: replace(item, code=reports.get(name)) for name, item in candidates.items()}
 
     def _score(
         self,

@@ -150,7 +150,7 @@ class Rewarder:
         """State after everything published; ``state`` is the one after everything stored."""
         self._lock = asyncio.Lock()
         self._components = components_of(ctx.settings.reward)
-        self._analysis = Analysis(analyser)
+        self._analysis = Analysis(analyser, ctx.rubrics)
         self._collector = CollectorProgress(ctx.bus, STREAM, ctx.clock)
         self._stored_feedback = StoredFeedback(ctx.warehouse)
         self.store_queue = StoreQueue(ctx, self._fence, self._on_stored)
@@ -264,10 +264,13 @@ class Rewarder:
 
     async def _candidates(self, found: Mapping[str, rows.Row]) -> dict[str, Candidate]:
         read = {name: rows.decode_trajectory(row) for name, row in found.items()}
-        reports = await self._analysis.reports(
-            {name: item for name, item in read.items() if isinstance(item, Trajectory)}
-        )
-        return {name: Candidate(row, read[name], reports.get(name)) for name, row in found.items()}
+        readable = {name: item for name, item in read.items() if isinstance(item, Trajectory)}
+        reports = await self._analysis.reports(readable)
+        rubrics = await self._analysis.rubrics(readable)
+        return {
+            name: Candidate(row, read[name], reports.get(name), rubrics.get(name))
+            for name, row in found.items()
+        }
 
     async def _stored_rewards(
         self, messages: Sequence[Message], candidates: Mapping[str, Candidate]

@@ -28,11 +28,12 @@ from onward.contracts import (
 from onward.errors import ConfigError, ContractError, RedactionError
 from onward.redaction import Redactor
 from onward.reward.code.report import CodeReport
-from onward.reward.components import Component, Unscored, components_of
+from onward.reward.components import Component, RubricResult, Unscored, components_of
 from onward.reward.scoring.score import score
 from onward.reward.scoring.state import State
 
 Analyse = Callable[[Trajectory], CodeReport | Unscored | None]
+ByRubric = Callable[[Trajectory], RubricResult | Unscored | None]
 _LINES = frozenset((".jsonl", ".ndjson"))
 _BOM = b"\xef\xbb\xbf"
 
@@ -50,13 +51,18 @@ class Answer:
 
 
 def score_file(
-    source: BinaryIO, name: str, settings: RewardSettings, redactor: Redactor, analyse: Analyse | None = None
+    source: BinaryIO,
+    name: str,
+    settings: RewardSettings,
+    redactor: Redactor,
+    analyse: Analyse | None = None,
+    by_rubric: ByRubric | None = None,
 ) -> Iterator[Answer]:
     """Scores one trajectory, a JSON list of them, or JSON lines, each by itself.
 
     The suffix of ``name`` decides whether it is JSON lines; else the content does. ``analyse`` examines the
-    code of a trajectory; without it code is judged by the results that the trajectory carries. Raises
-    ConfigError for any other content.
+    code of a trajectory; without it code is judged by the results that the trajectory carries. ``by_rubric``
+    scores it by the rubrics of the settings. Raises ConfigError for any other content.
     """
     components = components_of(settings)
     for place, document in _documents(source, name):
@@ -64,7 +70,7 @@ def score_file(
             yield Answer(place, None, str(document))
             continue
         try:
-            yield Answer(place, score_document(document, settings, redactor, components, analyse))
+            yield Answer(place, score_document(document, settings, redactor, components, analyse, by_rubric))
         except (ContractError, RedactionError) as error:
             yield Answer(place, None, str(error))
 
@@ -76,6 +82,7 @@ def score_document(
     components: Iterable[Component],
     analyse: Analyse | None = None,
     state: State | None = None,
+    by_rubric: ByRubric | None = None,
 ) -> dict[str, Any]:
     """Scores one parsed trajectory. Weights are those after rescaling, and the total is the weighted sum of
     the raw scores. With ``state``, of earlier trajectories, to which this one is added, the normalised total
@@ -93,6 +100,7 @@ def score_document(
             timestamp=trajectory.end_timestamp,
             components=tuple(components),
             code=analyse(trajectory) if analyse else None,
+            rubric=by_rubric(trajectory) if by_rubric else None,
         )
     except ContractError:
         raise

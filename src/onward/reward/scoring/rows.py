@@ -15,7 +15,14 @@ from onward.config import RewardSettings
 from onward.contracts import MAX_BYTES, Feedback, Reward, Trajectory, decode, decode_document, encode
 from onward.errors import ContractError
 from onward.ids import is_id
-from onward.reward.components import Component, NotApplicable, Scored, ScoringContext, Unscored
+from onward.reward.components import (
+    Component,
+    NotApplicable,
+    RubricResult,
+    Scored,
+    ScoringContext,
+    Unscored,
+)
 from onward.reward.measures.judgement import earned_score, judge
 from onward.reward.scoring.score import Provenance, score
 from onward.reward.scoring.state import TOTAL, State
@@ -37,6 +44,7 @@ class Candidate:
     row: Row
     trajectory: Trajectory | Unscored
     code: CodeReport | Unscored | None = None
+    rubric: RubricResult | Unscored | None = None
 
     @property
     def trajectory_id(self) -> str:
@@ -196,7 +204,9 @@ def _scored(candidate: Candidate, state: State, **how: Any) -> Reward | Unscored
         return trajectory
     provenance = Provenance(row["model_digest"], row["release_id"], row["task_type"])
     try:
-        return score(trajectory, state, provenance=provenance, code=candidate.code, **how)
+        return score(
+            trajectory, state, provenance=provenance, code=candidate.code, rubric=candidate.rubric, **how
+        )
     except ContractError as error:
         return Unscored("contract", error.reason)
     except Exception as error:  # a defect in one component must not stop all rewards

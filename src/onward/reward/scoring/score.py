@@ -25,7 +25,15 @@ from onward.contracts import (
     Trajectory,
 )
 from onward.ids import derived_id
-from onward.reward.components import Component, NotApplicable, Scored, ScoringContext, Unscored, components_of
+from onward.reward.components import (
+    Component,
+    NotApplicable,
+    RubricResult,
+    Scored,
+    ScoringContext,
+    Unscored,
+    components_of,
+)
 from onward.reward.measures.baselines import repeats, task_type
 from onward.reward.measures.judgement import Judgement, earned_score, judge
 from onward.reward.measures.normalise import Method, Normalised, Window
@@ -78,6 +86,7 @@ def score(
     provenance: Provenance | None = None,
     components: Sequence[Component] | None = None,
     code: CodeReport | Unscored | None = None,
+    rubric: RubricResult | Unscored | None = None,
     cause: str = "",
     supersedes: str | None = None,
 ) -> Reward | Unscored:
@@ -90,7 +99,7 @@ def score(
     """
     provenance = provenance or Provenance()
     judgement = judge(trajectory)
-    context = ScoringContext(judgement, state.baselines, tuple(feedback), code)
+    context = ScoringContext(judgement, state.baselines, tuple(feedback), code, rubric)
     weights = settings.weights()
     used = components if components is not None else components_of(settings)
     answers = {component.name: component.score(trajectory, context) for component in used}

@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from onward.rubrics.language import Criterion, Rubric
-from onward.rubrics.policy.episodes import Ask, Attempt, Player, answers_of
+from onward.rubrics.policy.episodes import Ask, Attempt, answers_of
 from onward.rubrics.policy.figures import Interval, figures, interval, skill_of
 from onward.rubrics.policy.judging import TruthJudge
 from onward.rubrics.reward import RubricReward, gated, score
@@ -24,6 +24,19 @@ from onward.rubrics.tasks import Task, task_with
 from onward.rubrics.tasks.baselines import BASELINES, Baseline
 
 CONTROLS = ("shuffled_tasks", "blank_brief", "shuffled_answers", "no_answers", "hidden_design")
+
+
+class Plays(Protocol):
+    """Anything that plays episodes: a trained policy, a language model, a reference point."""
+
+    def play(
+        self,
+        tasks: Sequence[Task],
+        *,
+        seed: int = 0,
+        temperature: float = 1.0,
+        stakeholder: Callable[[Task], Ask] = answers_of,
+    ) -> list[Attempt]: ...
 
 
 @dataclass(frozen=True)
@@ -51,7 +64,7 @@ class Judged:
 
 
 def judged(
-    player: Player,
+    player: Plays,
     tasks: Sequence[Task],
     *,
     temperature: float = 0.0,
@@ -71,7 +84,7 @@ def difference(better: Sequence[Judged], worse: Sequence[Judged]) -> Interval:
 
 
 def controls(
-    player: Player, tasks: Sequence[Task], right: Judged, *, temperature: float = 0.0, seed: int = 0
+    player: Plays, tasks: Sequence[Task], right: Judged, *, temperature: float = 0.0, seed: int = 0
 ) -> dict[str, Judged]:
     """Returns what each of ``CONTROLS`` makes of the writer; ``right`` are its episodes on ``tasks``."""
 

@@ -1,0 +1,199 @@
+"""Structured answers of a server with the chat API of OpenAI: OpenAI itself, vLLM, SGLang, and others.
+
+The request has ``response_format = json_schema``. An answer that is not of the type is asked for once more,
+with the next seed; a refusal and a truncated answer are errors at once. Outages are tried again with pauses.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+import httpx
+from pydantic import BaseModel
+
+from onward.errors import EngineError
+from onward.retry import Backoff
+from onward.rubrics.backends.base import (
+    MAX_TOKENS,
+    AnswerT,
+    ModelAnswerError,
+    RefusedAnswerError,
+    TruncatedAnswerError,
+    Usage,
+    read_answer,
+)
+
+SECONDS = 120.0
+TRIES = 3
+"""Requests of one answer while the server fails."""
+_SHOWN = 200
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """Differences from server to server."""
+
+    address: str
+    """Address where none is given."""
+    key_variable: str
+    """Environment variable with the key."""
+    limit: str = "max_tokens"
+    """Name of the limit of an answer."""
+    strict: bool | None = None
+    """Value of ``strict`` in the format; None: it is left out."""
+
+
+DIALECTS = {
+    "openai": Dialect("https://api.openai.com/v1", "OPENAI_API_KEY", "max_completion_tokens", strict=True),
+    "vllm": Dialect("http://127.0.0.1:8000/v1", "VLLM_API_KEY"),
+    "sglang": Dialect("http://127.0.0.1:30000/v1", "SGLANG_API_KEY"),
+}
+"""Kind of server → its dialect."""
+
+
+class ChatBackend:
+    """A model behind a chat API: ``async with ChatBackend("vllm", "qwen", url) as backend``."""
+
+    def __init__(
+        self,
+        kind: str,
+        model: str,
+        url: str = "",
+        *,
+        key: str | None = None,
+        max_tokens: int = MAX_TOKENS,
+        least_pause: float = 0.5,
+        most_pause: float = 8.0,
+    ) -> None:
+        """``kind``: one of ``DIALECTS``. ``key``: None takes it from the environment."""
+        dialect = DIALECTS[kind]
+        self.name, self.usage = f"{kind}:{model}", Usage()
+        self._dialect, self._model, self._max_tokens = dialect, model, max_tokens
+        self._pauses = (least_pause, most_pause)
+        self._url = f"{(url or dialect.address).rstrip('/')}/chat/completions"
+        key = os.environ.get(dialect.key_variable, "") if key is None else key
+        self._headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self._http: httpx.AsyncClient | None = None
+
+    def _client(self) -> httpx.AsyncClient:
+        return httpx.AsyncClient(headers=self._headers, timeout=SECONDS, trust_env=False)
+
+    async def __aenter__(self) -> ChatBackend:
+        """Keeps connections open until the end of the block. Without a block each request has its own."""
+        self._http = self._client()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._http is not None:
+            await self._http.aclose()
+            self._http = None
+
+    async def generate_structured(
+        self,
+        system_prompt: str,
+        user_prompt: str,
+        response_type: type[AnswerT],
+        temperature: float = 1.0,
+        seed: int = 0,
+    ) -> AnswerT:
+        """Returns an answer of ``response_type``; asks twice. Raises ModelAnswerError and EngineError."""
+        request = (system_prompt, user_prompt, response_type, temperature)
+        try:
+            return read_answer(await self._answer(*request, seed), response_type)
+        except (RefusedAnswerError, TruncatedAnswerError):
+            raise
+        except ModelAnswerError:
+            return read_answer(await self._answer(*request, seed + 1), response_type)
+
+    async def answer(self, prompt: str, *, model: str = "", seed: int = 0) -> str:
+        """Returns the whole text of an answer to a prompt without a type: what a judge rule needs. ``model``
+        is not used: a backend has its own."""
+        body = {"messages": [{"role": "user", "content": prompt}], "temperature": 0.0, "seed": seed}
+        return self._read(await self._post(body))
+
+    async def _answer(
+        self, system: str, user: str, response_type: type[BaseModel], temperature: float, seed: int
+    ) -> str:
+        form: dict[str, Any] = {
+            "name": response_type.__name__,
+            "schema": response_type.model_json_schema(),
+        }
+        if self._dialect.strict is not None:
+            form["strict"] = self._dialect.strict
+        body = {
+            "messages": [{"role": "system", "content": system}, {"role": "user", "content": user}],
+            "temperature": temperature,
+            "seed": seed,
+            "response_format": {"type": "json_schema", "json_schema": form},
+        }
+        return self._read(await self._post(body))
+
+    def _read(self, document: Any) -> str:
+        """Returns the text of a completion, and counts its tokens."""
+        try:
+            choice, usage = document["choices"][0], document.get("usage") or {}
+            message = choice["message"]
+            self.usage.prompt_tokens += int(usage.get("prompt_tokens") or 0)
+            self.usage.completion_tokens += int(usage.get("completion_tokens") or 0)
+            refusal, text, reason = message.get("refusal"), message.get("content"), choice["finish_reason"]
+        except (LookupError, TypeError, ValueError, AttributeError):
+            raise EngineError(
+                f"{self._url} answered something else than a chat completion: check the address."
+            ) from None
+        if refusal or reason == "content_filter":
+            said = str(refusal or "its content filter stopped it")[:_SHOWN]
+            raise RefusedAnswerError(
+                f"{self._model} refused to answer ({said}): change the brief, or use another model."
+            )
+        if reason == "length":
+            raise TruncatedAnswerError(
+                f"The answer of {self._model} was cut off after {self._max_tokens} tokens: allow more with "
+                "max_tokens."
+            )
+        return str(text or "")
+
+    async def _post(self, body: dict[str, Any]) -> Any:
+        full = {"model": self._model, self._dialect.limit: self._max_tokens, **body}
+        backoff, reason = Backoff(*self._pauses), ""
+        for attempt in range(TRIES):
+            if attempt:
+                await asyncio.sleep(backoff.next())
+            self.usage.requests += 1
+            try:
+                response = await self._sent(full)
+                response.raise_for_status()
+                return response.json()
+            except httpx.HTTPStatusError as error:
+                reason = f"status {error.response.status_code}: {_said(error.response)}"
+                if error.response.status_code < 500 and error.response.status_code != 429:
+                    break
+            except httpx.RequestError as error:
+                reason = type(error).__name__
+            except ValueError:
+                reason = "no JSON"
+                break
+        raise EngineError(
+            f"The model {self._model} at {self._url} gave no answer ({reason}): check the address, the name "
+            f"of the model and the key in {self._dialect.key_variable}."
+        )
+
+    async def _sent(self, body: dict[str, Any]) -> httpx.Response:
+        if self._http is not None:
+            return await self._http.post(self._url, json=body)
+        async with self._client() as client:
+            return await client.post(self._url, json=body)
+
+
+def _said(response: httpx.Response) -> str:
+    """Returns what a server says about an error, shortened."""
+    try:
+        error = response.json().get("error", {})
+        return str(error.get("message", error) if isinstance(error, dict) else error)[:_SHOWN]
+    except (ValueError, AttributeError):
+        return response.text[:_SHOWN]
