@@ -70,7 +70,9 @@ def score_file(
             yield Answer(place, None, str(document))
             continue
         try:
-            yield Answer(place, score_document(document, settings, redactor, components, analyse, by_rubric))
+            yield Answer(
+                place, score_document(document, settings, redactor, components, analyse, by_rubric=by_rubric)
+            )
         except (ContractError, RedactionError) as error:
             yield Answer(place, None, str(error))
 
