@@ -14,10 +14,10 @@ from onward.bus import Bus
 from onward.clock import SystemClock
 from onward.contracts import Feedback, Trajectory, canonical_json, encode, subjects, to_document, validate
 from onward.contracts.base import Part
-from onward.errors import ConfigError, ConflictError
+from onward.errors import ConfigError, ConflictError, RedactionError
 from onward.ids import new_id
 from onward.tools.arguments import PublishNats, SubscribeNats
-from onward.tools.results import NOTE, shorten
+from onward.tools.results import NOTE, cleaned
 from onward.tools.toolbox import Toolbox
 from onward.training import intake
 
@@ -62,7 +62,7 @@ async def subscribe_nats(box: Toolbox, arguments: SubscribeNats) -> dict[str, An
         "subject": arguments.subject,
         "note": NOTE,
         "ended_by": "count" if len(found) >= arguments.count else "timeout_seconds",
-        "messages": [{"untrusted": _readable(data, share)} for data in found],
+        "messages": await asyncio.to_thread(_readable, box, found, share),
     }
 
 
@@ -78,11 +78,15 @@ async def _collect(bus: Bus, arguments: SubscribeNats, found: list[bytes]) -> No
         await subscription.unsubscribe()
 
 
-def _readable(data: bytes, most: int) -> Any:
-    try:
-        return shorten(json.loads(data), most)
-    except (ValueError, RecursionError):
-        return {"not_json": f"{len(data)} bytes that are no JSON"}
+def _readable(box: Toolbox, found: list[bytes], most: int) -> list[dict[str, Any]]:
+    """Returns messages as they are shown."""
+    shown: list[dict[str, Any]] = []
+    for data in found:
+        try:
+            shown.append({"untrusted": cleaned(json.loads(data), box.redactor, most)})
+        except (ValueError, RecursionError, RedactionError):
+            shown.append({"untrusted": {"not_json": f"{len(data)} bytes that are no JSON"}})
+    return shown
 
 
 async def publish_nats(box: Toolbox, arguments: PublishNats) -> dict[str, Any]:

@@ -51,7 +51,7 @@ def test_one_item_that_is_too_large_is_shortened_and_passed() -> None:
 def test_secrets_and_hidden_characters_are_gone() -> None:
     key = "sk-ant-" + "api03-" + "Zk3Qv9" * 15 + "AA"
     hidden = "safe\u202eevil\u200b\x1b[31m\U000e0041end"
-    text = render(untrusted({"said": f"use {key}", "and": hidden}), REDACTOR)
+    text = render(untrusted({"said": f"use {key}", "and": hidden}, REDACTOR), REDACTOR)
     assert key not in text and "<ANTHROPIC_KEY:1>" in text
     found = json.loads(text)
     assert found["note"] == NOTE
@@ -91,3 +91,14 @@ def test_pages_of_a_text_are_the_text() -> None:
             break
         offset = found["next_offset"]
     assert "".join(parts) == text and found["characters"] == len(text)
+
+
+@pytest.mark.parametrize("before", [590, 570, 293, 140, 75])
+def test_a_secret_at_the_place_where_a_text_is_cut_is_not_shown_in_part(before: int) -> None:
+    secret = "tango-" + "foxtrot-" + "7-lima-4"
+    redactor = Redactor(known=[secret])
+    shown = untrusted(
+        {"said": "x" * (before - 1) + " " + secret + " " + "y" * 3000, "more": ["z" * 900] * 30}, redactor
+    )
+    text = render(shown, redactor)
+    assert secret[:6] not in text and "xxx" in text
