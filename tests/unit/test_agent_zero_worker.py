@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from time import time as real_time
 from typing import Any
 
 import pytest
@@ -58,7 +59,7 @@ class FakeTime:
     """Stands for ``time`` in the worker: seconds pass when a test says so."""
 
     def __init__(self) -> None:
-        self.now = 1000.0
+        self.now = float(round(real_time()))
 
     def monotonic(self) -> float:
         return self.now
@@ -138,14 +139,14 @@ def test_a_run_that_answers_the_same_message_after_a_restart_is_a_trajectory_of_
     time = FakeTime()
     monkeypatch.setattr(service, "time", time)
     heard: list[dict[str, Any]] = []
-    opened = {**OPENED, "t": "6d2f0a0e-0000-5000-8000-000000000001", "at": 900.0}
+    opened = {**OPENED, "t": "6d2f0a0e-0000-5000-8000-000000000001", "at": time.now - 100}
     opened["root"] = opened["t"]
     closed = {**CLOSED, "t": opened["t"]}
     first = Worker(tmp_path, tmp_path, heard.append)
     first.take({"op": "settings"})
     first.take(opened)
     first.end()
-    for at in (1100.0, 1100.0):  # and the second one comes twice: its worker was killed before it confirmed
+    for at in [time.now + 100] * 2:  # the second comes twice: its worker was killed before it confirmed
         worker = Worker(tmp_path, tmp_path, heard.append)
         worker.take({"op": "settings"})
         worker.take({**opened, "at": at})

@@ -40,6 +40,7 @@ class Address:
         """
         import httpx  # takes a tenth of a second, and most commands need none of it
 
+        shown = hide_login(self.url)
         headers = {} if self.key is None else {"Authorization": f"Bearer {self.key}"}
         try:
             async with httpx.AsyncClient(base_url=self.url, timeout=seconds, trust_env=False) as client:
@@ -59,6 +60,5 @@ class Address:
         message = said.get("message") if isinstance(said, dict) else None
         kind = _KINDS.get(answer.status_code, OnwardError)
         raise kind(
-            message
-            or f"{hide_login(self.url)} answered with status {answer.status_code}: is it a service of Onward?"
+            message or f"{shown} answered with status {answer.status_code}: is it a service of Onward?"
         )

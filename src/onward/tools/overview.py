@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from typing import Any
 
@@ -46,11 +47,12 @@ async def status(box: Toolbox, arguments: Status) -> dict[str, Any]:
     part = found.get(arguments.part)
     if isinstance(part, list):
         items = part if arguments.part in ("streams", "gateways") else part[::-1]
-        return {
-            "note": NOTE,
-            "items": [cleaned(one, box.redactor, 1500) for one in items[arguments.offset :]],
-        }
+        return {"note": NOTE, "items": await asyncio.to_thread(_cleaned, box, items[arguments.offset :])}
     return {arguments.part: part}
+
+
+def _cleaned(box: Toolbox, items: list[Any]) -> list[Any]:
+    return [cleaned(one, box.redactor, 1500) for one in items]
 
 
 async def report(box: Toolbox, arguments: Report) -> dict[str, Any]:

@@ -33,7 +33,8 @@ def untrusted(value: Any, redactor: Redactor, most: int = 3000) -> dict[str, Any
 
 def cleaned(value: Any, redactor: Redactor, most: int) -> Any:
     """Returns ``value`` redacted, then shortened to about ``most`` bytes: the beginning of a secret alone
-    would not be recognised. What is far beyond the part that is shown is cut before. Raises RedactionError."""
+    would not be recognised. What is far beyond the part that is shown is cut before it. Raises
+    RedactionError."""
     return shorten(redactor.document([_seen(_cut(value, *_ROUGH, 0))]).document[0], most)
 
 

@@ -1,6 +1,6 @@
 """Runs that begin with the message of an earlier one. Pure.
 
-The id of a task follows from the message that began it. Agent Zero does not know, after a restart, that it has
+The id of a task follows from the message that began it. After a restart Agent Zero does not know that it has
 answered a message before; the worker does.
 """
 
