@@ -36,7 +36,7 @@ async def test_a_worse_model_is_measured_against_the_current_one_and_reported(
             digests[name] = await world.register(name, float(value))
             stored = await bus.bucket("rl_models").get(model_key(name))
             assert stored is not None
-            state = "current" if name == "good" else "stored"
+            state = "current" if name == "good" else "added"
             model = Model(**json.loads(stored.value), training_job_id="j", state=state)
             await bus.bucket("rl_models").put(model_key(name), model.dump())
         wrapper.write_text(f'#!/bin/sh\nshift 2\nexec {sys.executable} {CHILD} {digests["worse"]} "$@"\n')

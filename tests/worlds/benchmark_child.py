@@ -30,5 +30,10 @@ def answer(messages: Sequence[dict[str, Any]], adapter: str | None) -> str:
     return desk.solve(task)[sum(message["role"] == "assistant" for message in messages)]
 
 
-suite.any_engine = lambda run_dir: ScriptedEngine(answer)
+class Engine(ScriptedEngine):
+    async def close(self) -> None:
+        pass
+
+
+suite.any_engine = lambda run_dir: Engine(answer)
 main(words)

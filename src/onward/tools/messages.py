@@ -46,6 +46,8 @@ _BY_ONE_ROLE = {
 REQUESTER = "agent-tools"
 _MOST, _LEAST = 3000, 50
 """Bytes of all messages in an answer, and of each where there are many."""
+_TAKEN = 8 << 20
+"""Bytes of messages after which listening ends: little of them can be shown."""
 
 
 async def subscribe_nats(box: Toolbox, arguments: SubscribeNats) -> dict[str, Any]:
@@ -61,21 +63,28 @@ async def subscribe_nats(box: Toolbox, arguments: SubscribeNats) -> dict[str, An
     return {
         "subject": arguments.subject,
         "note": NOTE,
-        "ended_by": "count" if len(found) >= arguments.count else "timeout_seconds",
+        "ended_by": _end_of(arguments, found),
         "messages": await asyncio.to_thread(_readable, box, found, share),
     }
 
 
 async def _collect(bus: Bus, arguments: SubscribeNats, found: list[bytes]) -> None:
-    subscription = await bus.nc.subscribe(arguments.subject, queue=arguments.queue_group or "")
+    group = arguments.queue_group or ""
+    subscription = await bus.nc.subscribe(arguments.subject, queue=group, pending_bytes_limit=_TAKEN)
     try:
         async with asyncio.timeout(arguments.timeout_seconds):
-            while len(found) < arguments.count:
+            while len(found) < arguments.count and sum(map(len, found)) < _TAKEN:
                 found.append((await subscription.next_msg(timeout=None)).data)
     except TimeoutError:
         pass
     finally:
         await subscription.unsubscribe()
+
+
+def _end_of(arguments: SubscribeNats, found: list[bytes]) -> str:
+    if len(found) >= arguments.count:
+        return "count"
+    return "size" if sum(map(len, found)) >= _TAKEN else "timeout_seconds"
 
 
 def _readable(box: Toolbox, found: list[bytes], most: int) -> list[dict[str, Any]]:

@@ -23,8 +23,8 @@ from onward.tools.tool import DEFAULT_SCOPES, Scope, Tool
 
 DOWNLOADS = Path("/tmp/checkpoints")
 """Folder of ``download_checkpoint``; nothing is written outside of it."""
-MOST_CALLS = 16
-"""Calls at a time: a listening one has a connection to NATS, and its messages in memory."""
+MOST_CALLS = 64
+"""Calls at a time: each may have a connection to NATS, and its messages in memory."""
 _log = logging.getLogger("onward.tools")
 
 
