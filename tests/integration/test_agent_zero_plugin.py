@@ -260,6 +260,83 @@ async def test_a_worker_that_stands_still_does_not_hold_the_agent_up(host: Host)
     await everything_stored(host, 21)
 
 
+async def test_what_waits_for_a_worker_that_stands_still_is_bounded_and_counted(host: Host) -> None:
+    await host.ask("Before")
+    await everything_stored(host, 1)
+    feed = host.runtime.feed
+    feed._limit = 1_000_000
+    host.system = "You are agent 0. " * 8000
+    pid = feed.worker_pid
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        for number in range(40):
+            assert await host.ask(f"Task {number}") == "done"
+        waits = sum(len(json.dumps(event, default=str)) for event, *_ in feed._events)
+        assert 500_000 < waits < 1_500_000  # 40 tasks have 5 MB
+        voted = host.runtime.feedback(context_id="x", message_id="y", signal="thumbs_up")
+        assert voted["ok"]
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    await until(lambda: not feed._events and status(host)["waiting"] == 0)
+    counts = status(host)
+    assert counts["dropped"] > 10 and counts["recorded"] + counts["dropped"] == 42
+
+
+async def test_agent_zero_ends_though_its_worker_stands_still(host: Host) -> None:
+    await host.ask("Before")
+    await everything_stored(host, 1)
+    pid = host.runtime.feed.worker_pid
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        host.system = "You are agent 0. " * 16000  # more than a pipe takes
+        await host.ask("After")
+        await asyncio.sleep(0.5)  # the feeding thread waits in the pipe now
+        closing = threading.Thread(target=host.runtime.close, args=(0.2,), daemon=True)
+        closing.start()
+        await asyncio.to_thread(closing.join, 30)
+        assert not closing.is_alive()
+    finally:
+        os.kill(pid, signal.SIGKILL)
+
+
+async def test_the_worker_ends_with_agent_zero_though_a_forked_process_has_its_input(tmp_path: Path) -> None:
+    root = tmp_path / "a0"
+    child = subprocess.Popen([sys.executable, str(CHILD), str(root), "fork"], stdout=subprocess.PIPE)
+    assert child.stdout is not None
+    forked = int(await asyncio.to_thread(child.stdout.readline))
+    try:
+        assert await asyncio.to_thread(child.stdout.readline) == b"hanging\n"
+        child.kill()
+        child.wait()
+        await until(lambda: len(recorded(root / "usr/plugins/onward/data")) == 2)
+        os.kill(forked, 0)  # it lives
+    finally:
+        os.kill(forked, signal.SIGKILL)
+        child.stdout.close()
+
+
+async def test_a_worker_that_cannot_start_is_started_less_and_less_often_and_the_page_says_why(
+    host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from usr.plugins.onward.helpers import feed  # type: ignore
+
+    starts = tmp_path / "starts"
+    broken = tmp_path / "python"
+    broken.write_text(
+        f'#!/bin/sh\necho started >> {starts}\necho \'{{"op": "figures"}}\'\nsleep 0.05\nexit 3\n'
+    )
+    broken.chmod(0o755)
+    monkeypatch.setattr(feed, "PAUSES", (0.05, 30.0))
+    monkeypatch.setattr(feed, "_TICK", 0.02)
+    host.runtime.feed._pause = 0.05
+    host.config["python"] = str(broken)
+    await host.ask("Hi")
+    await until(lambda: starts.exists() and len(starts.read_text().split()) >= 5)
+    assert host.runtime.feed._pause >= 0.05 * 2**4  # although each said once that it works
+    await until(lambda: status(host)["state"] == "worker_down")
+    assert status(host)["reason"] == "the worker ended with code 3: see worker.log"
+
+
 async def test_changed_settings_start_the_worker_anew_and_tasks_in_progress_go_on(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:

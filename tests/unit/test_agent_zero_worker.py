@@ -1,14 +1,24 @@
-"""The plugin's worker: how it ends."""
+"""The plugin's worker: what it does while it cannot store, how it ends, and runs that come twice."""
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
+from time import time as real_time
 from typing import Any
 
 import pytest
+from agent_zero_world import recorded
 
+from onward.capture.opt_out import OptOut
 from onward.capture.recorder import Recorder
+from onward.clock import SystemClock
+from onward.errors import BusError
+from onward.feedback.intake import FeedbackIntake
+from onward.integrations.agent_zero.worker import service
 from onward.integrations.agent_zero.worker.service import Worker
+from onward.integrations.agent_zero.worker.watch import Watch
+from onward.redaction import Redactor
 
 OPENED = {
     "op": "open",
@@ -43,3 +53,130 @@ def test_a_worker_that_cannot_store_ends_with_agent_zero_and_confirms_nothing(
     worker.end()
     assert tries == ["completed_successfully", "completed_successfully", "abandoned"]
     assert not [one for one in heard if one["op"] == "done"]
+
+
+class FakeTime:
+    """Stands for ``time`` in the worker: seconds pass when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = float(round(real_time()))
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def time(self) -> float:
+        return self.now
+
+
+def test_on_a_full_disk_one_task_is_tried_at_a_time_and_less_often_each_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A try costs a redaction: two hundred waiting tasks must not be redacted each second."""
+    tries: list[float] = []
+    stored: list[str] = []
+    time, is_full = FakeTime(), True
+
+    def accept(recorder: Recorder, document: dict[str, Any]) -> None:
+        tries.append(time.now)
+        if is_full:
+            raise OSError(28, "No space left on device")
+        stored.append(document["trajectory_id"])
+
+    monkeypatch.setattr(service, "time", time)
+    monkeypatch.setattr(Recorder, "accept", accept)
+    worker = Worker(tmp_path, tmp_path, lambda told: None)
+    worker.take({"op": "settings"})
+    for number in range(200):
+        worker.take({**OPENED, "t": f"task-{number}"})
+        worker.take({**CLOSED, "t": f"task-{number}"})
+    assert len(tries) == 200
+    for _ in range(120):
+        time.now += 0.5
+        worker.tick()
+    assert 5 <= len(tries) - 200 <= 12
+    is_full = False
+    for _ in range(40):
+        time.now += 0.5
+        worker.tick()
+    assert sorted(stored) == sorted(f"task-{number}" for number in range(200))
+    worker.end()
+
+
+def test_a_vote_that_comes_before_its_file_can_be_opened_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: list[dict[str, Any]] = []
+    is_broken = True
+    opened = FeedbackIntake.__init__
+
+    def init(self: FeedbackIntake, *args: Any, **kwargs: Any) -> None:
+        if is_broken:
+            raise BusError("The file cannot be opened.")
+        opened(self, *args, **kwargs)
+
+    time = FakeTime()
+    monkeypatch.setattr(service, "time", time)
+    monkeypatch.setattr(FeedbackIntake, "__init__", init)
+    worker = Worker(tmp_path, tmp_path, heard.append)
+    worker.take({"op": "settings"})
+    worker.take(OPENED)
+    worker.take(CLOSED)
+    said = {"signal": "thumbs_up", "kind": "explicit", "source": "webui"}
+    worker.take({"op": "feedback", "id": "vote-1", "chat": "chat", "message": "", "at": 3.0, "said": said})
+    assert [one["as"] for one in heard if one["op"] == "done"] == ["recorded"]
+    is_broken = False
+    for _ in range(4):
+        time.now += 10
+        worker.tick()
+    assert [one["as"] for one in heard if one["op"] == "done"] == ["recorded", "feedback"]
+    worker.end()
+
+
+def test_a_run_that_answers_the_same_message_after_a_restart_is_a_trajectory_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Agent Zero was killed before the first answer, and the user nudged it after the restart."""
+    time = FakeTime()
+    monkeypatch.setattr(service, "time", time)
+    heard: list[dict[str, Any]] = []
+    opened = {**OPENED, "t": "6d2f0a0e-0000-5000-8000-000000000001", "at": time.now - 100}
+    opened["root"] = opened["t"]
+    closed = {**CLOSED, "t": opened["t"]}
+    first = Worker(tmp_path, tmp_path, heard.append)
+    first.take({"op": "settings"})
+    first.take(opened)
+    first.end()
+    for at in [time.now + 100] * 2:  # the second comes twice: its worker was killed before it confirmed
+        worker = Worker(tmp_path, tmp_path, heard.append)
+        worker.take({"op": "settings"})
+        worker.take({**opened, "at": at})
+        worker.take({**closed, "at": at + 50})
+        worker.end()
+    assert [one["as"] for one in heard if one["op"] == "done"] == ["recorded"] * 3
+    stored = recorded(tmp_path)
+    assert [one["metadata"]["outcome"]["status"] for one in stored] == ["abandoned", "completed_successfully"]
+    assert stored[0]["trajectory_id"] == opened["t"] != stored[1]["trajectory_id"]
+    assert stored[1]["session_id"] == f"a0-{stored[1]['trajectory_id']}"
+
+
+async def test_a_failure_of_the_delivery_is_not_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries: list[int] = []
+
+    async def fail(watch: Watch) -> None:
+        tries.append(1)
+        if len(tries) < 3:
+            raise RuntimeError("the connection was closed")
+
+    monkeypatch.setattr(Watch, "_with_bus", fail)
+    watch = Watch(
+        tmp_path, nats_url="nats://127.0.0.1:9", nats_token=None, gateway_url="", api_key=None,
+        redactor=Redactor(), opt_out=OptOut.parse(""), clock=SystemClock(),
+    )  # fmt: skip
+    try:
+        async with asyncio.timeout(30):
+            while len(tries) < 3:
+                await asyncio.sleep(0.02)
+    finally:
+        watch.close()

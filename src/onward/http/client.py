@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from onward.errors import ConflictError, NotFoundError, OnwardError
+from onward.errors import ConflictError, NotFoundError, OnwardError, hide_login
 
 CALL_SECONDS = 30.0
 _KINDS: dict[int, type[OnwardError]] = {404: NotFoundError, 409: ConflictError}
@@ -40,13 +40,16 @@ class Address:
         """
         import httpx  # takes a tenth of a second, and most commands need none of it
 
+        shown = hide_login(self.url)
         headers = {} if self.key is None else {"Authorization": f"Bearer {self.key}"}
         try:
             async with httpx.AsyncClient(base_url=self.url, timeout=seconds, trust_env=False) as client:
                 answer = await client.request(method, path, json=body, params=query, headers=headers)
-        except httpx.HTTPError as error:
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
             advice = f"check {self.setting}" if self.setting else "is the loop up ('onward status')?"
-            raise OnwardError(f"{self.url} does not answer ({type(error).__name__}): {advice}.") from None
+            raise OnwardError(
+                f"{hide_login(self.url)} does not answer ({type(error).__name__}): {advice}."
+            ) from None
         try:
             found = answer.json()
         except ValueError:
@@ -57,5 +60,5 @@ class Address:
         message = said.get("message") if isinstance(said, dict) else None
         kind = _KINDS.get(answer.status_code, OnwardError)
         raise kind(
-            message or f"{self.url} answered with status {answer.status_code}: is it a service of Onward?"
+            message or f"{shown} answered with status {answer.status_code}: is it a service of Onward?"
         )

@@ -86,7 +86,8 @@ async def compute_reward(box: Toolbox, arguments: ComputeReward) -> dict[str, An
         name = check_id(arguments.trajectory, "Trajectory id")
         if arguments.weights is not None or arguments.historical_data is not None:
             raise ConfigError("weights and historical_data go with a whole trajectory, not with an id.")
-        return untrusted(await box.service.training().call("GET", f"/rewards/{name}"))
+        found = await box.service.training().call("GET", f"/rewards/{name}")
+        return await asyncio.to_thread(untrusted, found, box.redactor)
     return await asyncio.to_thread(_score, box, arguments)
 
 

@@ -14,10 +14,10 @@ from onward.bus import Bus
 from onward.clock import SystemClock
 from onward.contracts import Feedback, Trajectory, canonical_json, encode, subjects, to_document, validate
 from onward.contracts.base import Part
-from onward.errors import ConfigError, ConflictError
+from onward.errors import ConfigError, ConflictError, RedactionError
 from onward.ids import new_id
 from onward.tools.arguments import PublishNats, SubscribeNats
-from onward.tools.results import NOTE, shorten
+from onward.tools.results import NOTE, cleaned
 from onward.tools.toolbox import Toolbox
 from onward.training import intake
 
@@ -46,6 +46,8 @@ _BY_ONE_ROLE = {
 REQUESTER = "agent-tools"
 _MOST, _LEAST = 3000, 50
 """Bytes of all messages in an answer, and of each where there are many."""
+_TAKEN = 8 << 20
+"""Bytes of messages after which listening ends: little of them can be shown."""
 
 
 async def subscribe_nats(box: Toolbox, arguments: SubscribeNats) -> dict[str, Any]:
@@ -61,16 +63,17 @@ async def subscribe_nats(box: Toolbox, arguments: SubscribeNats) -> dict[str, An
     return {
         "subject": arguments.subject,
         "note": NOTE,
-        "ended_by": "count" if len(found) >= arguments.count else "timeout_seconds",
-        "messages": [{"untrusted": _readable(data, share)} for data in found],
+        "ended_by": _end_of(arguments, found),
+        "messages": await asyncio.to_thread(_readable, box, found, share),
     }
 
 
 async def _collect(bus: Bus, arguments: SubscribeNats, found: list[bytes]) -> None:
-    subscription = await bus.nc.subscribe(arguments.subject, queue=arguments.queue_group or "")
+    group = arguments.queue_group or ""
+    subscription = await bus.nc.subscribe(arguments.subject, queue=group, pending_bytes_limit=_TAKEN)
     try:
         async with asyncio.timeout(arguments.timeout_seconds):
-            while len(found) < arguments.count:
+            while len(found) < arguments.count and sum(map(len, found)) < _TAKEN:
                 found.append((await subscription.next_msg(timeout=None)).data)
     except TimeoutError:
         pass
@@ -78,11 +81,21 @@ async def _collect(bus: Bus, arguments: SubscribeNats, found: list[bytes]) -> No
         await subscription.unsubscribe()
 
 
-def _readable(data: bytes, most: int) -> Any:
-    try:
-        return shorten(json.loads(data), most)
-    except (ValueError, RecursionError):
-        return {"not_json": f"{len(data)} bytes that are no JSON"}
+def _end_of(arguments: SubscribeNats, found: list[bytes]) -> str:
+    if len(found) >= arguments.count:
+        return "count"
+    return "size" if sum(map(len, found)) >= _TAKEN else "timeout_seconds"
+
+
+def _readable(box: Toolbox, found: list[bytes], most: int) -> list[dict[str, Any]]:
+    """Returns messages as they are shown."""
+    shown: list[dict[str, Any]] = []
+    for data in found:
+        try:
+            shown.append({"untrusted": cleaned(json.loads(data), box.redactor, most)})
+        except (ValueError, RecursionError, RedactionError):
+            shown.append({"untrusted": {"not_json": f"{len(data)} bytes that are no JSON"}})
+    return shown
 
 
 async def publish_nats(box: Toolbox, arguments: PublishNats) -> dict[str, Any]:

@@ -18,7 +18,10 @@ from onward.suites.finding import ALIASES, FACTORIES
 from onward.tools.arguments import DownloadCheckpoint, RunBenchmarks
 from onward.tools.overview import check_model
 from onward.tools.toolbox import Toolbox
+from onward.training.spec.environment_plan import is_listed
 
+_OF_CALLER = frozenset({"file", "inspect"})
+"""Forms whose rest is a path, or code."""
 END_SECONDS = 5.0
 """Time for a cancelled measurement to end."""
 
@@ -26,7 +29,7 @@ END_SECONDS = 5.0
 async def download_checkpoint(box: Toolbox, arguments: DownloadCheckpoint) -> dict[str, Any]:
     """Fetches a checkpoint, checks every file of it, and returns a job at once."""
     key = key_of(arguments.s3_path, box.settings)
-    folder = target(arguments.local_path, box.downloads) / key.replace("/", "-")
+    folder = target(arguments.local_path, box.downloads) / key
     return await box.background.start("download", _download(box.settings, key, folder))
 
 
@@ -79,13 +82,27 @@ def target(given: str, root: Path) -> Path:
 async def run_benchmarks(box: Toolbox, arguments: RunBenchmarks) -> dict[str, Any]:
     """Compares a stored model with the current one on suites, without traffic. Returns a job at once."""
     for name in arguments.tasks:
-        head = ALIASES.get(name, name).partition(":")[0]
-        if head not in FACTORIES:
-            known = ", ".join([*ALIASES, *FACTORIES])
-            raise ConfigError(f"There is no suite {name[:80]!r}: give some of {known}.")
+        check_suite(name, box.settings)
     async with box.service.bus() as bus:
         model_id = await stored_model(bus, arguments.model_path)
     return await box.background.start("benchmarks", _benchmarks(box, model_id, arguments.tasks))
+
+
+def check_suite(name: str, settings: Settings) -> None:
+    """Raises ConfigError for a suite that a tool may not name: to load a task of Inspect, an environment or
+    a file is to run code, call an address or read a path that the caller chose. What the operator listed
+    in ``validation.suites`` or ``training.environments`` may be named."""
+    head, _, rest = ALIASES.get(name, name).partition(":")
+    if name in settings.validation.suites:
+        return
+    if head not in FACTORIES:
+        known = ", ".join([*ALIASES, *(one for one in FACTORIES if one not in _OF_CALLER)])
+        raise ConfigError(f"There is no suite {name[:80]!r}: give some of {known}.")
+    if head in _OF_CALLER or (head == "env" and not is_listed(rest, settings.training.environments)):
+        raise ConfigError(
+            f"The suite {name[:80]!r} is not one that a tool may name: let the operator list it in "
+            f"validation.suites."
+        )
 
 
 async def stored_model(bus: Bus, given: str) -> str:

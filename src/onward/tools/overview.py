@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from typing import Any
 
@@ -11,7 +12,7 @@ from onward.errors import ContractError
 from onward.release import wording
 from onward.release.record import ReleaseRecord, Releases
 from onward.tools.arguments import Report, Status
-from onward.tools.results import NOTE, shorten
+from onward.tools.results import NOTE, cleaned
 from onward.tools.toolbox import Toolbox
 from onward.training.role.job_table import JobRecord, JobTable
 
@@ -46,8 +47,12 @@ async def status(box: Toolbox, arguments: Status) -> dict[str, Any]:
     part = found.get(arguments.part)
     if isinstance(part, list):
         items = part if arguments.part in ("streams", "gateways") else part[::-1]
-        return {"note": NOTE, "items": [shorten(one, 1500) for one in items[arguments.offset :]]}
+        return {"note": NOTE, "items": await asyncio.to_thread(_cleaned, box, items[arguments.offset :])}
     return {arguments.part: part}
+
+
+def _cleaned(box: Toolbox, items: list[Any]) -> list[Any]:
+    return [cleaned(one, box.redactor, 1500) for one in items]
 
 
 async def report(box: Toolbox, arguments: Report) -> dict[str, Any]:

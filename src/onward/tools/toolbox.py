@@ -23,6 +23,8 @@ from onward.tools.tool import DEFAULT_SCOPES, Scope, Tool
 
 DOWNLOADS = Path("/tmp/checkpoints")
 """Folder of ``download_checkpoint``; nothing is written outside of it."""
+MOST_CALLS = 64
+"""Calls at a time: each may have a connection to NATS, and its messages in memory."""
 _log = logging.getLogger("onward.tools")
 
 
@@ -61,6 +63,7 @@ class Toolbox:
         self.config_file = config_file
         self.service = Service(self.settings)
         self.background = Background()
+        self._calls = 0
 
     async def __aenter__(self) -> Toolbox:
         return self
@@ -99,6 +102,9 @@ class Toolbox:
                 f"operator to run it with --scope {tool.scope}.",
                 is_error=True,
             )
+        if self._calls >= MOST_CALLS:
+            return Answer(f"{MOST_CALLS} calls run already: try again when one has ended.", is_error=True)
+        self._calls += 1
         try:
             given = {key: value for key, value in (arguments or {}).items() if value is not None}
             checked = tool.arguments.model_validate(given)
@@ -117,6 +123,8 @@ class Toolbox:
         except Exception as error:  # a defect must not end the server, and its text may hold a secret
             _log.error("tool %s stopped on a defect: %s", name, type(error).__name__, exc_info=error)
             return self._refused(f"{name} stopped on a defect ({type(error).__name__}): the log has more.")
+        finally:
+            self._calls -= 1
 
     def _refused(self, sentence: str) -> Answer:
         text = self.redactor.document({"sentence": sentence}).document["sentence"]

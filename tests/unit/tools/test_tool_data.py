@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import json
 import statistics
@@ -12,7 +13,10 @@ import pytest
 
 from onward.config import Settings
 from onward.contracts.examples import TRAJECTORY
-from onward.tools import Toolbox
+from onward.errors import OnwardError
+from onward.http.client import Address
+from onward.tools import Tool, Toolbox
+from onward.tools.toolbox import MOST_CALLS
 
 WEIGHTS = {"task_completion": 0.40, "efficiency": 0.20, "code_quality": 0.15, "user_feedback": 0.25}
 """REWARD_WEIGHTS of the seed."""
@@ -124,3 +128,30 @@ async def test_a_defect_of_a_tool_is_one_sentence_without_its_text(
     monkeypatch.setattr("onward.tools.data.validate", broken)
     words = await refused(box, "validate_trajectory", trajectory_data=TRAJECTORY)
     assert words == "validate_trajectory stopped on a defect (ValueError): the log has more."
+
+
+async def test_calls_at_a_time_are_bounded_and_the_next_is_answered_when_one_has_ended(
+    box: Toolbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = asyncio.Event()
+
+    async def wait(tool: Tool, box: Toolbox, arguments: Any) -> dict[str, Any]:
+        await gate.wait()
+        return {"ok": True}
+
+    monkeypatch.setattr(Tool, "run", wait)
+    running = [asyncio.create_task(box.call("status")) for _ in range(MOST_CALLS)]
+    await asyncio.sleep(0)
+    refused = await box.call("status")
+    assert refused.is_error and refused.text.startswith(f"{MOST_CALLS} calls run already")
+    gate.set()
+    assert {answer.text for answer in await asyncio.gather(*running)} == {'{"ok":true}'}
+    assert not (await box.call("status")).is_error
+
+
+async def test_an_address_that_does_not_answer_is_named_without_its_login() -> None:
+    password = "correct" + "-horse"
+    address = Address(f"http://ann:{password}@127.0.0.1:9/x", None, "AGENTGYM_RL_URL")
+    with pytest.raises(OnwardError, match=r"127\.0\.0\.1:9/x/? does not answer") as raised:
+        await address.call("GET", "/status")
+    assert password not in str(raised.value) and "ann" not in str(raised.value)

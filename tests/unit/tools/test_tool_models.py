@@ -56,7 +56,7 @@ async def test_a_checkpoint_is_fetched_verified_and_found_again(tmp_path: Path) 
             found = (await done(box, begun["job_id"]))["result"]
             folder = Path(found["folder"])
             assert found["adapter_digest"] == manifest.adapter_digest and found["verified"] is True
-            assert folder.parent == tmp_path / "downloads"
+            assert folder == tmp_path / "downloads" / prefix
             for name in checkpoints.ADAPTER_FILES:
                 assert (folder / name).read_bytes() == (tmp_path / "made" / name).read_bytes()
         (folder / "adapter_config.json").write_text("{}")
@@ -146,3 +146,54 @@ async def test_background_work_is_bounded_and_ends_with_its_toolbox() -> None:
     await jobs.close()
     assert sorted(ended) == [0, 1, 2, 3]
     assert jobs.find("slow-unknown") is None
+
+
+async def test_two_checkpoints_never_share_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fetched(settings: Settings, key: str, folder: Path) -> dict[str, Any]:
+        return {"folder": str(folder)}
+
+    monkeypatch.setattr(models, "_download", fetched)
+    folders = set()
+    async with toolbox(tmp_path) as box:
+        for key in ("checkpoints/a-b/c", "checkpoints/a/b-c", "checkpoints-a/b/c"):
+            begun = json.loads((await box.call("download_checkpoint", {"s3_path": key})).text)
+            folders.add((await done(box, begun["job_id"]))["result"]["folder"])
+    assert len(folders) == 3
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "file:/etc/passwd",
+        "inspect:os:system",
+        "env:os:system",
+        "env:http://169.254.169.254/latest",
+        "env:maze@http://127.0.0.1:1",
+        "os:system",
+    ],
+)
+async def test_a_suite_that_runs_code_calls_an_address_or_reads_a_path_of_the_caller_is_refused(
+    tmp_path: Path, name: str
+) -> None:
+    async with toolbox(tmp_path) as box:
+        answer = await box.call("run_benchmarks", {"model_path": "v2", "tasks": ["desk", name]})
+    assert answer.is_error and ("is not one that a tool may name" in answer.text) == (name != "os:system")
+    assert name != "os:system" or answer.text.startswith("There is no suite 'os:system'")
+
+
+def test_every_shipped_suite_and_what_the_operator_listed_may_be_named(tmp_path: Path) -> None:
+    settings = Settings(
+        data_dir=tmp_path,
+        validation={"suites": ["file:/srv/items.jsonl", "team.suites:judge"]},
+        training={"environments": ["team.envs:Shop"]},
+    )
+    for name in ("code_gen", "data_analysis", "research", "tool_usage", "safety", "jailbreak", "desk"):
+        models.check_suite(name, settings)
+    for name in (
+        "env:maze",
+        "env:team.envs:Shop",
+        "recorded:days=30",
+        "file:/srv/items.jsonl",
+        "team.suites:judge",
+    ):
+        models.check_suite(name, settings)

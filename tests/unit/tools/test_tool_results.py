@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onward.redaction import Redactor
+from onward.redaction.known import Known
 from onward.tools.results import MOST, NOTE, page, render, shorten, untrusted
 
 REDACTOR = Redactor()
@@ -51,7 +52,7 @@ def test_one_item_that_is_too_large_is_shortened_and_passed() -> None:
 def test_secrets_and_hidden_characters_are_gone() -> None:
     key = "sk-ant-" + "api03-" + "Zk3Qv9" * 15 + "AA"
     hidden = "safe\u202eevil\u200b\x1b[31m\U000e0041end"
-    text = render(untrusted({"said": f"use {key}", "and": hidden}), REDACTOR)
+    text = render(untrusted({"said": f"use {key}", "and": hidden}, REDACTOR), REDACTOR)
     assert key not in text and "<ANTHROPIC_KEY:1>" in text
     found = json.loads(text)
     assert found["note"] == NOTE
@@ -75,7 +76,7 @@ def test_texts_and_lists_are_cut_with_a_count(value: Any, most: int, expected: A
 @given(JSON)
 @settings(max_examples=40, deadline=None)
 def test_whatever_it_is_the_result_is_json_within_the_limit(value: Any) -> None:
-    text = render(untrusted(value), REDACTOR)
+    text = render(untrusted(value, REDACTOR), REDACTOR)
     assert len(text.encode()) <= MOST
     assert json.loads(text)["note"] == NOTE
 
@@ -91,3 +92,12 @@ def test_pages_of_a_text_are_the_text() -> None:
             break
         offset = found["next_offset"]
     assert "".join(parts) == text and found["characters"] == len(text)
+
+
+@pytest.mark.parametrize("before", [590, 570, 293, 140, 75])
+def test_a_secret_at_the_place_where_a_text_is_cut_is_not_shown_in_part(before: int) -> None:
+    secret = "tango-" + "foxtrot-" + "7-lima-4"
+    redactor = Redactor(Known([secret]))
+    said = "x" * (before - 1) + " " + secret + " " + "y" * 3000
+    text = render(untrusted({"said": said, "more": ["z" * 900] * 30}, redactor), redactor)
+    assert secret[:6] not in text and "xxx" in text

@@ -39,13 +39,15 @@ def main() -> None:
 
     worker = Worker(given.root, given.data, say)
     events: queue.Queue[dict[str, Any] | None] = queue.Queue(1024)
+    parent = os.getppid()
     threading.Thread(target=_read, args=(events,), name="onward-input", daemon=True).start()
     told = 0.0
     while True:
         try:
             event = events.get(timeout=TICK_SECONDS)
         except queue.Empty:
-            event = {}
+            # The input stays open after Agent Zero's end if a process that it forked has it, too.
+            event = {} if os.getppid() == parent else None
         if event is None:
             break
         if event:

@@ -56,5 +56,12 @@ class Answers:
         ).fetchone()
         return None if row is None else Place(*row)
 
+    def ended(self, chat: str, trajectory_id: str) -> float | None:
+        """Returns when a task that was recorded had ended; None if it was not."""
+        row = self._file.execute(
+            "SELECT at FROM answers WHERE chat = ? AND message = ?", (chat, f"task:{trajectory_id}")
+        ).fetchone()
+        return None if row is None else float(row[0])
+
     def close(self) -> None:
         self._file.close()

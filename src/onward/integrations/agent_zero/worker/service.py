@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +22,17 @@ from onward.integrations.agent_zero.worker import sampled
 from onward.integrations.agent_zero.worker.answers import Answers, Place
 from onward.integrations.agent_zero.worker.assembly import HOST_ENDED, Assembly
 from onward.integrations.agent_zero.worker.fitting import fit
+from onward.integrations.agent_zero.worker.reruns import renamed
 from onward.integrations.agent_zero.worker.secrets import Secrets
 from onward.integrations.agent_zero.worker.watch import Watch
+from onward.retry import Backoff
 from onward.telemetry import logs
 
 Event = Mapping[str, Any]
 Say = Callable[[dict[str, Any]], None]
 RETRY_SECONDS = 1.0
+"""First pause before what could not be stored is tried again; it doubles up to ``LONGEST_PAUSE``."""
+LONGEST_PAUSE = 10.0
 END_SECONDS = 2.0
 TOKEN, KEY = "ONWARD_NATS_TOKEN", "ONWARD_API_KEY"
 _log = logs.get("agent_zero")
@@ -47,6 +51,8 @@ class Worker:
         self._open: dict[str, Assembly] = {}
         self._later: list[tuple[float, Event]] = []
         """Events to be tried again, and when."""
+        self._backoff = Backoff(RETRY_SECONDS, LONGEST_PAUSE)
+        self._failures = 0
         self._reason = ""
 
     def take(self, event: Event) -> None:
@@ -56,7 +62,8 @@ class Worker:
             if operation == "settings":
                 self._configure(event)
             elif operation == "open":
-                self._open[str(event["t"])] = Assembly(event)
+                ended = self._answers.ended(str(event["chat"]), str(event["t"]))
+                self._open[str(event["t"])] = Assembly(renamed(event, ended))
                 if not event.get("parent") and self._watch is not None:
                     self._watch.look()
             elif operation == "turn" and event["t"] in self._open:
@@ -65,6 +72,8 @@ class Worker:
                 self._open.pop(event["t"], None)
             elif operation == "close":
                 self._close(event)
+            elif operation == "feedback" and self._watch is None:  # its file cannot be opened yet
+                self._later.append((time.monotonic() + RETRY_SECONDS, event))
             elif operation == "feedback":
                 self._feedback(event)
             elif operation == "leave":  # the next worker gets all that is not confirmed
@@ -78,15 +87,29 @@ class Worker:
 
     def tick(self) -> None:
         """Tries again what could not be stored, and reports the figures."""
-        due = [event for when, event in self._later if when <= time.monotonic()]
-        self._later = [(when, event) for when, event in self._later if when > time.monotonic()]
-        if due:
-            self._reason = ""
+        due = self._due()
         for event in due:
             self.take(event)
         for report in self._watch.take_reports() if self._watch is not None else ():
             self._say({"op": "report", **report})
         self._say({"op": "figures", **self._figures()})
+
+    def _due(self) -> Iterator[Event]:
+        """Yields the events to be tried again, up to the first that fails: each try costs a redaction, and on
+        a full disk the others would fail as well."""
+        now, failures = time.monotonic(), self._failures
+        due = [event for when, event in self._later if when <= now]
+        self._later = [(when, event) for when, event in self._later if when > now]
+        if due:
+            self._reason = ""
+        for number, event in enumerate(due, start=1):
+            yield event
+            if self._failures > failures:
+                until = now + self._backoff.next()
+                self._later += [(until, one) for one in due[number:]]
+                return
+        if due:
+            self._backoff.reset()
 
     def end(self) -> None:
         """Agent Zero has ended: records what is open, and delivers for a moment."""
@@ -151,7 +174,8 @@ class Worker:
             self._done(event, "failed")
             return
         recorder = self._recorder_now()
-        document, places = assembly.document(event, {**self._facts(), "records": self._records(assembly)})
+        records = self._records(assembly, task)
+        document, places = assembly.document(event, {**self._facts(), "records": records})
         fit(document, has_store=bool(self._settings.get("objects")))
         before = recorder.stats()
         result = "recorded"
@@ -169,7 +193,8 @@ class Worker:
             result = "held" if isinstance(error, ContractError) else "failed"
         if result == "recorded":
             chat = str(assembly.opened["chat"])
-            self._answers.add(chat, places, task, document["session_id"], float(event["at"]))
+            name = str(document["trajectory_id"])
+            self._answers.add(chat, places, name, document["session_id"], float(event["at"]))
         del self._open[task]
         self._done(event, result)
 
@@ -221,21 +246,22 @@ class Worker:
     def _place(self, event: Event) -> Place | None:
         return self._answers.find(str(event["chat"]), str(event.get("message") or ""))
 
-    def _records(self, assembly: Assembly) -> list[dict[str, Any]]:
+    def _records(self, assembly: Assembly, task: str) -> list[dict[str, Any]]:
         """Fetches the gateway's records of a task whose model was asked there."""
         url = str(self._settings.get("gateway_url") or "")
         if not url or not any(turn.get("gateway") for turn in assembly.turns):
             return []
-        return sampled.fetch(url, self._secrets.named_value(KEY), str(assembly.opened["t"]))
+        return sampled.fetch(url, self._secrets.named_value(KEY), task)
 
     def _facts(self) -> dict[str, Any]:
         model = self._watch.model["id"] if self._watch is not None else None
         return {**self._settings, "model": model}
 
     def _try_later(self, event: Event, error: Exception) -> None:
+        self._failures += 1
         self._reason = f"waiting to store: {type(error).__name__}"
         _log.warning("an event waits", operation=str(event.get("op")), reason=type(error).__name__)
-        self._later.append((time.monotonic() + RETRY_SECONDS, event))
+        self._later.append((time.monotonic() + self._backoff.pause, event))
 
     def _done(self, event: Event, result: str) -> None:
         self._say({"op": "done", "id": event.get("t") or event.get("id"), "as": result})

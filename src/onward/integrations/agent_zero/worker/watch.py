@@ -9,12 +9,13 @@ import asyncio
 import json
 import threading
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from onward.bus import Bus
 from onward.capture.opt_out import OptOut
+from onward.capture.retrying import loggable
 from onward.clock import Clock, SystemClock
 from onward.contracts import ModelDeployed, decode, subjects
 from onward.errors import OnwardError
@@ -90,11 +91,21 @@ class Watch:
         self._loop.run_until_complete(self._run())
 
     async def _run(self) -> None:
-        work = [asyncio.ensure_future(self._with_bus()), asyncio.ensure_future(self._with_gateway())]
+        work = [asyncio.ensure_future(self._again(each)) for each in (self._with_bus, self._with_gateway)]
         await self._stop.wait()
         for each in work:
             each.cancel()
         await asyncio.gather(*work, return_exceptions=True)
+
+    async def _again(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Runs ``work`` to its end, and once more after a pause if it fails: nothing may end the delivery."""
+        backoff = Backoff(0.5, 10.0)
+        while True:
+            try:
+                return await work()
+            except Exception as error:
+                _log.warning("the work beside recording failed", reason=loggable(error))
+                await self._clock.sleep(backoff.next())
 
     async def _with_bus(self) -> None:
         url, token = self._nats
@@ -121,9 +132,10 @@ class Watch:
                 await bus.nc.subscribe(subjects.REPORT, cb=self._reported)
                 delivering = asyncio.ensure_future(self._intake.deliver(bus))
                 try:
-                    while True:
+                    while not delivering.done():
                         self.nats = "connected" if bus.is_connected else "offline"
                         await self._clock.sleep(1.0)
+                    await delivering  # raises what ended it
                 finally:
                     delivering.cancel()
                     await asyncio.gather(delivering, return_exceptions=True)
@@ -160,7 +172,7 @@ class Watch:
         import httpx
 
         headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
-        async with httpx.AsyncClient(timeout=GATEWAY_SECONDS, headers=headers) as client:
+        async with httpx.AsyncClient(timeout=GATEWAY_SECONDS, headers=headers, trust_env=False) as client:
             while True:
                 self._look.clear()
                 try:

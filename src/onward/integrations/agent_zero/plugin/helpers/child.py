@@ -6,6 +6,7 @@ called in a hook.
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
@@ -35,6 +36,7 @@ class Child:
         with log.open("ab") as errors:
             self._process = subprocess.Popen(
                 command,
+                bufsize=0,  # a writer with a buffer cannot be closed while another thread waits in it
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
@@ -53,14 +55,20 @@ class Child:
     def is_running(self) -> bool:
         return not self._ended.is_set()
 
+    @property
+    def code(self) -> int | None:
+        """Exit code, negative for a signal; None while it runs."""
+        return self._process.returncode
+
     def write(self, line: bytes) -> bool:
         """Writes one message; False if the worker has ended."""
         pipe = self._process.stdin
         try:
             if pipe is None or self._ended.is_set():
                 return False
-            pipe.write(line)
-            pipe.flush()
+            rest = memoryview(line)
+            while rest:
+                rest = rest[pipe.write(rest) :]
         except (OSError, ValueError):
             return False
         return True
@@ -83,9 +91,8 @@ class Child:
             pass  # it goes on alone: what it has is safe with it
 
     def _listen(self) -> None:
-        pipe = self._process.stdout
         try:
-            for written in pipe or ():
+            for written in io.BufferedReader(self._process.stdout) if self._process.stdout else ():  # type: ignore[arg-type]
                 try:
                     told = json.loads(written)
                 except ValueError:

@@ -4,7 +4,8 @@ It looks up settings, serialises, writes to the worker's pipe, and stores what i
 has confirmed that the whole task is on disk. A worker that dies is started again and gets all of it once
 more; a task that was stored twice has the same id.
 
-Memory is bounded: above ``LIMIT`` bytes no new task is taken, and it is counted as dropped.
+Memory is bounded: above ``LIMIT`` bytes no new task and no vote is taken, and it is counted as dropped. This
+is so, too, while the thread waits for a worker that does not read.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .child import Child
+from .drafts import weight
 from .lines import line
 from .settings import Settings
 
@@ -23,6 +25,8 @@ LIMIT = 64 << 20
 """Bytes of events that wait for the worker's confirmation."""
 PAUSES = (0.5, 30.0)
 """First and longest pause between two starts of the worker."""
+STEADY_SECONDS = 60.0
+"""Life of a worker after which the next start waits for the first pause only."""
 _TICK = 1.0
 LOOK_SECONDS = 30.0
 """Pause between two looks at the settings of the worker, which a change starts anew."""
@@ -46,7 +50,13 @@ class Feed:
         self.report_count = 0
         self.reason = ""
         self._limit = limit
-        self._events: deque[tuple[dict[str, Any], Any]] = deque()
+        self._events: deque[tuple[dict[str, Any], Any, int]] = deque()
+        """Event, agent, and the event's size."""
+        self._backlog = 0
+        """Characters of the events that the thread has not taken yet."""
+        self._refused: set[str] = set()
+        """Tasks that began while there was no room."""
+        self._counting = threading.Lock()
         self._heard: deque[dict[str, Any] | None] = deque()
         self._wake = threading.Event()
         self._stopping = False
@@ -57,7 +67,7 @@ class Feed:
         self._size = 0
         self._skipped: dict[str, str] = {}
         """Task that is not recorded → the reason."""
-        self._pause, self._next_start = PAUSES[0], 0.0
+        self._pause, self._next_start, self._started = PAUSES[0], 0.0, 0.0
         self._looked = 0.0
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()
@@ -78,10 +88,30 @@ class Feed:
 
     def put(self, event: dict[str, Any], agent: Any = None) -> None:
         """Takes one event, in order. ``agent``: whose settings decide."""
-        self._events.append((event, agent))
+        with self._counting:
+            taken = self._with_room(event)
+            if taken is None:
+                return
+            size = weight(taken)
+            self._backlog += size
+            self._events.append((taken, agent, size))
         self._wake.set()
         if self._thread is None or not self._thread.is_alive():
             self.ensure()
+
+    def _with_room(self, event: dict[str, Any]) -> dict[str, Any] | None:
+        """Returns the event, or of a task or vote for which there is no room what is needed to count it."""
+        operation, task = event["op"], event.get("t", "")
+        if self._backlog > self._limit and operation in ("open", "feedback"):
+            if operation == "open":
+                self._refused.add(task)
+            return {"op": operation, "t": task, "no_room": True}
+        if task not in self._refused:
+            return event
+        if operation in ("close", "drop"):
+            self._refused.discard(task)
+            return {"op": operation, "t": task}
+        return None
 
     def ensure(self) -> None:
         """Starts the thread, unless it runs."""
@@ -121,7 +151,9 @@ class Feed:
                 self._hear()
                 self._keep_alive()
                 while self._events:
-                    event, agent = self._events.popleft()
+                    event, agent, size = self._events.popleft()
+                    with self._counting:
+                        self._backlog -= size
                     self._take(event, agent)
                     self._hear()
             except Exception as error:  # nothing may end this thread
@@ -144,14 +176,16 @@ class Feed:
             self._write({"op": "drop", "t": task})
             self.counts["opted_out"] += 1
             return
+        if operation == "feedback" and (event.get("no_room") or self._size > self._limit):
+            self.counts["dropped"] += 1
+            return
         part = f"{operation}{event.get('n', '')}"
         self._keep(task or event.get("id", ""), part, self._write(event))
 
     def _admits(self, event: dict[str, Any], agent: Any) -> bool:
         """Decides whether a task is recorded, and adds what the settings know about it."""
-        reason = self._reason(agent, event, event["root"])
-        if not reason and self._size > self._limit:
-            reason = "no room"
+        has_room = self._size <= self._limit and not event.get("no_room")
+        reason = self._reason(agent, event, event["root"]) if has_room else "no room"
         if reason:
             self._skipped[event["t"]] = reason
             return False
@@ -193,9 +227,12 @@ class Feed:
         while self._heard:
             told = self._heard.popleft()
             if told is None:
-                self._pause = min(PAUSES[1], 2 * self._pause)
+                is_steady = time.monotonic() - self._started >= STEADY_SECONDS
+                self._pause = PAUSES[0] if is_steady else min(PAUSES[1], 2 * self._pause)
                 self._next_start = time.monotonic() + self._pause
                 self.worker = {}
+                if self._child is not None and self._child.code:
+                    self.reason = f"the worker ended with code {self._child.code}: see worker.log"
             elif told.get("op") == "done":
                 self._forget(str(told.get("id")))
                 self.counts[str(told.get("as"))] = self.counts.get(str(told.get("as")), 0) + 1
@@ -204,7 +241,6 @@ class Feed:
                 self.reports.append({**told, "seq": self.report_count})
             elif told.get("op") == "figures":
                 self.worker = told
-                self._pause = PAUSES[0]
                 self.reason = str(told.get("reason") or "")
 
     def _on_heard(self, told: dict[str, Any] | None) -> None:
@@ -236,6 +272,7 @@ class Feed:
             self.reason = f"the worker cannot be started with {python}: {error.strerror}"
             self._pause = min(PAUSES[1], 2 * self._pause)
             return
+        self._started = now
         self._child.write(line({"op": "settings", "host": host.version(), **self._given}))
         for parts in list(self._kept.values()):
             for written in parts.values():
