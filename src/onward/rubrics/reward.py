@@ -210,6 +210,8 @@ def _useless(columns: np.ndarray, weights: np.ndarray) -> str:
         return "the rubric has a weight or a result that is not a finite number"
     if weights.sum() <= 0:
         return "the weights of the rubric do not sum to more than 0"
+    if weights.min() < 0:
+        return "the rubric has a weight below 0"
     return ""
 
 
