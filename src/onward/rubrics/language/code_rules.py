@@ -72,7 +72,7 @@ def _takes_one(arguments: ast.arguments) -> bool:
 async def code_outcome(
     sandbox: Sandbox, code: str, artefact: Any, max_score: float, *, clamp: bool = False
 ) -> Outcome:
-    """Returns the outcome of a rule on an artefact. Raises ConfigError where the machine cannot confine it."""
+    """Returns the outcome of a rule. Raises ConfigError where the machine cannot confine it."""
     ended = await sandbox.run(_PROGRAM, json.dumps({"code": code, "artefact": artefact}))
     if ended.status != "finished":
         last = (ended.errors.splitlines() or ["it gave no reason"])[-1]

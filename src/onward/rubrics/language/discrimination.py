@@ -37,7 +37,8 @@ async def check_discrimination(
     scores = [(await score_free(rubric, artefact, runner)).normalized for artefact in others]
     if all(score is None for score in scores):
         raise InvalidRubric(
-            f"{rubric.name!r} has no score for any of {len(others)} poor artefacts: correct the rule that fails."
+            f"{rubric.name!r} has no score for any of {len(others)} poor artefacts: correct the rule that "
+            f"fails."
         )
     if not any(score is not None and score < 1 - CLOSE for score in scores):
         raise InvalidRubric(

@@ -75,7 +75,7 @@ def words(text: str) -> list[str]:
 
 
 def is_blank(cell: object) -> bool:
-    """Returns True for a cell without content: missing, empty, or a sign for none such as ``-`` or ``n/a``."""
+    """Returns True for a cell without content: missing, empty, or a sign such as ``-`` or ``n/a``."""
     return cell is None or str(cell).strip().casefold() in _BLANK
 
 
