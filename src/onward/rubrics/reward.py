@@ -25,7 +25,7 @@ from onward.rubrics.tasks.stakeholder import MOST_QUESTIONS, MOST_TURNS
 GATE = -2.0
 """Reward of a rubric that is invalid or does not discriminate."""
 _FARTHEST = {"squared": 0.34, "absolute": 0.59}
-"""Greatest distance of a rubric on the designs from a truth that gives no check more than 0.4 of its weight."""
+"""Greatest distance of a rubric on the designs to a truth that gives no check more than 0.4 of the weight."""
 LEAST_TRUTH_SCORES = 3
 """Distinct scores of the truth on the designed outputs, below which a task cannot rank rubrics."""
 

@@ -1,4 +1,4 @@
-"""Checks of an evaluator on examples, and ids that no two criteria share."""
+"""Checks of an evaluator on examples, ids that no two criteria share, and the view of a workflow."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from rubric_workflows import Workflow, criterion
 
 from onward.rubrics.evaluation import (
     EvaluationError,
@@ -19,6 +20,7 @@ from onward.rubrics.evaluation import (
     PreferenceWeightUpdateRequest,
     ValidationEngine,
     WorkflowRubric,
+    artefact_of,
     check_evaluator,
 )
 from onward.rubrics.language.free import FunctionRule, Stage, StagedRubric
@@ -167,3 +169,14 @@ def test_free_rubrics_keep_the_limit_of_rules_at_once() -> None:
     run = engine.evaluate_timestep(POOR, 0, None, preferences=weights, workflow_evaluators=[rubric])
     assert asyncio.run(run).weighted_preference_total == 1.0
     assert most == 2
+
+
+def test_the_view_of_a_workflow_is_json() -> None:
+    class Files(Workflow):
+        def read(self, name: str) -> bytes:
+            return {"a.md": b"text", "b.png": b"\xff\xfe\xff"}[name]
+
+    view = artefact_of(Files(resources={"a.md": 1, "b.png": 2}, tasks={"t": criterion("a", 1.0)}))
+    assert view["resources"] == {"a.md": "text", "b.png": None}
+    assert (view["name"], view["goal"]) == ("airline", "launch")
+    assert view["tasks"]["t"]["name"] == "a"

@@ -185,11 +185,9 @@ def test_settings_under_which_an_invalid_rubric_may_win_are_refused(fields: dict
 def test_no_rubric_with_nine_questions_lies_below_the_gate() -> None:
     dear = RewardSettings(question_price=0.09)
     wrong = rubric(has_section=1, max_words=5, pii_masked=1)
-    for reward in (
-        reward_of(wrong, TASK, 9),
-        reward_of(wrong, TASK, 9, dear),
-        reward_of(wrong, TASK, 9, SPEC),
-    ):
+    absolute = replace(SPEC, distance="absolute")
+    for form in (ROBUST, dear, SPEC, absolute):
+        reward = reward_of(wrong, TASK, 9, form)
         assert reward.total is not None and reward.total > GATE
 
 
