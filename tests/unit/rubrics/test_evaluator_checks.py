@@ -180,3 +180,14 @@ def test_the_view_of_a_workflow_is_json() -> None:
     assert view["resources"] == {"a.md": "text", "b.png": None}
     assert (view["name"], view["goal"]) == ("airline", "launch")
     assert view["tasks"]["t"]["name"] == "a"
+
+
+def test_a_slow_criterion_is_an_error() -> None:
+    async def slow(workflow: Any) -> float:
+        await asyncio.sleep(60)
+        return 1.0
+
+    group = Evaluator(name="g", rubrics=(WorkflowRubric(name="a", evaluator_function=slow),))
+    run = ValidationEngine(1, timeout=0.01).evaluate_timestep(POOR, 0, None, workflow_evaluators=[group])
+    result = asyncio.run(run)
+    assert result.criteria[0].error == "The criterion took longer than 0.01 s."

@@ -137,7 +137,8 @@ def test_an_enormous_text_has_a_reason(make: Callable[[], str], reason: str) -> 
 
 
 def test_a_weight_is_a_whole_number_of_any_kind_and_no_other() -> None:
-    criteria = [Criterion(check, np.int64(2)) for check in CHECKS[:3]]
+    two: Any = np.int64(2)
+    criteria = [Criterion(check, two) for check in CHECKS[:3]]
     assert {type(one.weight) for one in criteria} == {int}
     assert parse(serialise(Rubric(criteria)), CHECKS) == Rubric(criteria)
     for wrong in (1.0, True, "1", None, 0, 6, float("nan")):
