@@ -20,9 +20,12 @@ from onward.rubrics.check import Check
 from onward.rubrics.guided import expected_score
 from onward.rubrics.language import InvalidRubric, Rubric
 from onward.rubrics.measures import LEAST_SPREAD, LEAST_VARIANCE, agreement, shape_fault
+from onward.rubrics.tasks.stakeholder import MOST_QUESTIONS, MOST_TURNS
 
 GATE = -2.0
 """Reward of a rubric that is invalid or does not discriminate."""
+_FARTHEST = {"squared": 0.34, "absolute": 0.59}
+"""Greatest distance of a rubric on the designs to a truth that gives no check more than 0.4 of the weight."""
 LEAST_TRUTH_SCORES = 3
 """Distinct scores of the truth on the designed outputs, below which a task cannot rank rubrics."""
 
@@ -73,6 +76,15 @@ class RewardSettings:
             raise ConfigError(
                 f"The reward has the form {self.form!r} and the distance {self.distance!r}: use robust or "
                 f"spec, and squared or absolute."
+            )
+        farthest = 1.0 if self.form == "robust" else _FARTHEST[self.distance]
+        price = self.question_price * max(0, MOST_TURNS * MOST_QUESTIONS - self.free_questions)
+        lowest = -farthest * self.alignment_weight - (1 - self.quality_bonus) * self.quality_weight - price
+        if lowest <= GATE:
+            raise ConfigError(
+                f"The reward's weights let a valid rubric fall to {lowest:g}: a valid rubric could have less "
+                f"than the {GATE:g} of an invalid one. Lower alignment_weight, quality_weight or "
+                f"question_price."
             )
 
 
@@ -210,6 +222,8 @@ def _useless(columns: np.ndarray, weights: np.ndarray) -> str:
         return "the rubric has a weight or a result that is not a finite number"
     if weights.sum() <= 0:
         return "the weights of the rubric do not sum to more than 0"
+    if weights.min() < 0:
+        return "the rubric has a weight below 0"
     return ""
 
 

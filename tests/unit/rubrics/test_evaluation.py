@@ -1,66 +1,31 @@
-"""The evaluation engine: aggregation, cadence, context, three states, totals, order, purity."""
+"""The evaluation engine: cadence, context, three states, totals, order, purity."""
 
 from __future__ import annotations
 
 import asyncio
 import math
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from rubric_workflows import Workflow, criterion, evaluate
 
 from onward.clock import ManualClock
 from onward.rubrics.check import Check
 from onward.rubrics.evaluation import (
     ContextItem,
     EvaluationError,
-    EvaluationResult,
     Evaluator,
     NotApplicable,
     Preference,
     PreferenceWeights,
-    PreferenceWeightUpdateRequest,
     RunCondition,
     ValidationEngine,
     WorkflowRubric,
-    artefact_of,
     evaluator_of,
-    updated,
 )
-from onward.rubrics.evaluation.aggregation import aggregate
 from onward.rubrics.language import Criterion, Rubric
 from onward.rubrics.language.free import FunctionRule, Stage, StagedRubric
 from onward.rubrics.reward import spec_total
-
-
-@dataclass
-class Workflow:
-    name: str = "airline"
-    goal: str = "launch"
-    tasks: dict[str, Any] = field(default_factory=dict)
-    resources: dict[str, Any] = field(default_factory=dict)
-    messages: list[Any] = field(default_factory=list)
-
-
-def criterion(name: str, value: Any, **more: Any) -> WorkflowRubric:
-    def rule(workflow: Any) -> Any:
-        if isinstance(value, Exception):
-            raise value
-        return value
-
-    return WorkflowRubric(name=name, evaluator_function=rule, **more)
-
-
-def evaluate(
-    *criteria: WorkflowRubric, how: Any = "weighted_average", engine: ValidationEngine | None = None
-) -> EvaluationResult:
-    evaluator = Evaluator(name="g", aggregation=how, rubrics=criteria)
-    run = (engine or ValidationEngine(1)).evaluate_timestep(
-        Workflow(), 0, None, workflow_evaluators=[evaluator]
-    )
-    return asyncio.run(run)
 
 
 def test_the_seeds_two_evaluations_give_its_two_rewards() -> None:
@@ -81,67 +46,6 @@ def test_the_seeds_two_evaluations_give_its_two_rewards() -> None:
     synthetic, truth = asyncio.run(score(0.72)), asyncio.run(score(0.85))
     assert spec_total(synthetic, truth) == pytest.approx(-0.0169)
     assert spec_total(synthetic, truth, distance="absolute") == pytest.approx(-0.13)
-
-
-GROUP = (criterion("a", 1.0, max_score=2.0), criterion("b", 0.4), criterion("c", 3.0, max_score=3.0))
-"""Normalized .5, .4 and 1; weights 2, 1 and 3."""
-
-
-@pytest.mark.parametrize(
-    "how, expected",
-    [
-        ("weighted_average", (2 * 0.5 + 0.4 + 3) / 6),
-        ("mean", 1.9 / 3),
-        ("min", 0.4),
-        ("max", 1.0),
-        ("product", 0.2),
-        ("harmonic_mean", 3 / (2 + 2.5 + 1)),
-        (lambda scores: sorted(scores)[1], 0.5),
-    ],
-)
-def test_every_aggregation_is_applied(how: Any, expected: float) -> None:
-    result = evaluate(*GROUP, how=how)
-    assert result.evaluation_results[0].aggregated_score == pytest.approx(expected)
-    assert result.weighted_preference_total == pytest.approx(expected)
-    name = how if isinstance(how, str) else "<lambda>"
-    assert result.evaluation_results[0].aggregation_strategy == name
-
-
-def test_a_harmonic_mean_with_a_zero_is_zero() -> None:
-    assert (
-        evaluate(criterion("a", 0.0), criterion("b", 1.0), how="harmonic_mean").weighted_preference_total == 0
-    )
-
-
-def test_an_empty_group_has_no_score() -> None:
-    for how in ("weighted_average", "mean", "min", "max", "product", "harmonic_mean"):
-        assert aggregate(how, [], []) is None
-    assert evaluate().weighted_preference_total is None
-
-
-def test_a_fault_takes_weight_away_and_the_score_stays_in_range() -> None:
-    assert evaluate(
-        criterion("good", True, weight=4.0), criterion("fault", True, weight=-1.0)
-    ).weighted_preference_total == pytest.approx(0.75)
-    assert (
-        evaluate(
-            criterion("good", False, weight=4.0), criterion("fault", True, weight=-1.0)
-        ).weighted_preference_total
-        == 0
-    )
-    with pytest.raises(EvaluationError, match="negative weight"):
-        Evaluator(name="g", aggregation="min", rubrics=(criterion("fault", True, weight=-1.0),))
-    with pytest.raises(EvaluationError, match="No criterion of 'g' has a positive weight"):
-        Evaluator(name="g", rubrics=(criterion("fault", True, weight=-1.0),))
-
-
-@pytest.mark.parametrize("value", [2.0, -0.1, math.nan, math.inf])
-def test_an_aggregation_out_of_range_is_an_error(value: float) -> None:
-    result = evaluate(*GROUP, how=lambda scores: value)
-    assert result.evaluation_results[0].aggregated_score is None
-    assert "return 0 to 1" in str(result.evaluation_results[0].error)
-    assert not result.is_valid
-    assert result.weighted_preference_total is None
 
 
 class Scored:
@@ -426,17 +330,6 @@ def test_an_aggregator_of_the_result_makes_the_reward_and_progress_is_kept() -> 
     assert engine.preference_progress == [{"speed": 0.3}]
 
 
-def test_a_slow_criterion_is_an_error() -> None:
-    async def slow(workflow: Any) -> float:
-        await asyncio.sleep(60)
-        return 1.0
-
-    result = evaluate(
-        WorkflowRubric(name="a", evaluator_function=slow), engine=ValidationEngine(1, timeout=0.01)
-    )
-    assert result.criteria[0].error == "The criterion took longer than 0.01 s."
-
-
 def test_time_and_duration_do_not_change_a_result() -> None:
     clock = ManualClock()
 
@@ -495,87 +388,3 @@ def test_a_rubric_of_the_finite_language_is_an_evaluator() -> None:
     assert asyncio.run(run).weighted_preference_total == pytest.approx(
         rubric.score(check in holding for check in rubric.checks)
     )
-
-
-def test_weights_are_scaled_and_a_model_cannot_be_changed() -> None:
-    weights = PreferenceWeights(
-        preferences=(Preference(name="a", weight=0.2), Preference(name="b", weight=0.6))
-    )
-    assert (weights.weight_of("a"), weights.weight_of("b")) == (0.25, pytest.approx(0.75))
-    equal = PreferenceWeights(preferences=(Preference(name="a", weight=0), Preference(name="b", weight=0)))
-    assert [one.weight for one in equal.preferences] == [0.5, 0.5]
-    with pytest.raises(ValueError, match="frozen"):
-        weights.preferences[0].weight = 1.0
-    with pytest.raises(EvaluationError, match="name 'a'"):
-        PreferenceWeights(preferences=(Preference(name="a", weight=1), Preference(name="a", weight=1)))
-
-
-@pytest.mark.parametrize(
-    "fields, expected",
-    [
-        ({"changes": {"a": 0.5}}, {"a": 1.0 / 1.5, "b": 0.3 / 1.5, "c": 0.2 / 1.5}),
-        ({"changes": {"a": 0.5}, "mode": "multiplier"}, {"a": 1 / 3, "b": 0.4, "c": 4 / 15}),
-        ({"changes": {"a": 0.0}, "mode": "absolute"}, {"a": 0.0, "b": 0.6, "c": 0.4}),
-        ({"changes": {"a": -0.9}}, {"a": 0.0, "b": 0.6, "c": 0.4}),
-        (
-            {"changes": {"a": 0.7}, "mode": "absolute", "redistribution": "uniform"},
-            {"a": 0.7, "b": 0.2, "c": 0.1},
-        ),
-        ({"changes": {"x": 0.5}, "missing": "ignore"}, {"a": 0.5, "b": 0.3, "c": 0.2}),
-        (
-            {"changes": {"x": 0.5}, "missing": "create_zero"},
-            {"a": 0.5 / 1.5, "b": 0.3 / 1.5, "c": 0.2 / 1.5, "x": 0.5 / 1.5},
-        ),
-    ],
-)
-def test_a_change_of_weights_makes_new_ones(fields: dict[str, Any], expected: dict[str, float]) -> None:
-    before = PreferenceWeights(
-        preferences=tuple(
-            Preference(name=name, weight=weight) for name, weight in (("a", 0.5), ("b", 0.3), ("c", 0.2))
-        )
-    )
-    after = updated(before, PreferenceWeightUpdateRequest(timestep=5, **fields))
-    assert {one.name: one.weight for one in after.preferences} == pytest.approx(expected)
-    assert after.timestep == 5
-    assert [one.weight for one in before.preferences] == [0.5, 0.3, 0.2]
-
-
-def test_a_change_of_an_unknown_weight_is_refused() -> None:
-    before = PreferenceWeights(preferences=(Preference(name="a", weight=1.0),))
-    with pytest.raises(EvaluationError, match="No preference has the name 'x': use one of a"):
-        updated(before, PreferenceWeightUpdateRequest(timestep=0, changes={"x": 1.0}))
-    with pytest.raises(EvaluationError, match="weight of 'a' would be 2"):
-        updated(before, PreferenceWeightUpdateRequest(timestep=0, changes={"a": 1.0}, normalize=False))
-
-
-def test_a_criterion_has_exactly_one_way() -> None:
-    with pytest.raises(EvaluationError, match="has no way to be evaluated: give exactly one of"):
-        WorkflowRubric(name="a")
-    with pytest.raises(EvaluationError, match="evaluator_function and llm_prompt"):
-        WorkflowRubric(name="a", evaluator_function=lambda workflow: 1.0, llm_prompt="Is it good?")
-
-
-def test_the_view_of_a_workflow_is_json() -> None:
-    class Files(Workflow):
-        def read(self, name: str) -> bytes:
-            return {"a.md": b"text", "b.png": b"\xff\xfe\xff"}[name]
-
-    view = artefact_of(Files(resources={"a.md": 1, "b.png": 2}, tasks={"t": criterion("a", 1.0)}))
-    assert view["resources"] == {"a.md": "text", "b.png": None}
-    assert (view["name"], view["goal"]) == ("airline", "launch")
-    assert view["tasks"]["t"]["name"] == "a"
-
-
-@given(
-    st.lists(
-        st.tuples(st.floats(0, 1), st.floats(0.1, 5)),
-        min_size=1,
-        max_size=6,
-    )
-)
-def test_every_aggregation_lies_between_the_least_and_the_greatest(pairs: list[tuple[float, float]]) -> None:
-    scores, weights = [score for score, _ in pairs], [weight for _, weight in pairs]
-    low, high = min(scores) - 1e-9, max(scores) + 1e-9
-    for how in ("weighted_average", "mean", "min", "max", "harmonic_mean"):
-        value = aggregate(how, scores, weights)
-        assert value is not None and low <= value <= high

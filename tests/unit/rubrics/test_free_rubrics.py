@@ -22,7 +22,7 @@ from onward.rubrics.language.free import (
     schema_of_free,
 )
 from onward.rubrics.language.judging import RecordedJudge, key_of, prompt_of
-from onward.rubrics.language.outcomes import Outcome, failed, not_applicable
+from onward.rubrics.language.outcomes import Outcome, failed, not_applicable, outcome_of
 from onward.rubrics.language.staged import RuleRunner, combine, score_free
 
 CODE = "def evaluate(artefact):\n    return artefact['rows'] * 2, 'counted'\n"
@@ -85,6 +85,16 @@ def test_a_free_rubric_is_read_and_lies_in_its_schema() -> None:
         ("stages.0.on_failure_score", 11, "on_failure_score 11: use 0 to 10"),
         ("stages.0.on_failure_score", -1, "on_failure_score -1: use 0 to 10"),
         ("stages.1.name", "gate", "Two stages in 'report' have the name 'gate'"),
+        (
+            "stages.0.rules.0.weight",
+            True,
+            "weight of the free rubric is invalid: Input should be a valid number",
+        ),
+        (
+            "stages.0.max_points",
+            "4",
+            "max_points of the free rubric is invalid: Input should be a valid number",
+        ),
         ("stages.0.rules.0.weight", 0, "stages.0.rules.0.code.weight of the free rubric is invalid"),
         ("stages.0.rules.0.type", "function", "invalid"),
         ("stages.0.rules.0.type", "other", "invalid"),
@@ -103,6 +113,11 @@ def test_an_inconsistent_rubric_is_refused_with_a_reason(path: str, value: Any, 
     with pytest.raises(InvalidRubric) as caught:
         parse_free(changed(path, value))
     assert reason in str(caught.value)
+
+
+def test_a_number_of_too_many_digits_is_refused_with_a_reason() -> None:
+    with pytest.raises(InvalidRubric, match="number with too many digits"):
+        parse_free(json.dumps(FREE).replace("10", "1" * 5000, 1))
 
 
 def judge(points: str) -> RecordedJudge:
@@ -208,6 +223,12 @@ def run(code: str, artefact: Any = None) -> Outcome:
     [
         ("return float('nan')", "returned nan"),
         ("return None", "returned None"),
+        ("return 1.0, 'a', 'b'", "return a number or a bool"),
+        ("return 10**5000", "The rule ended its process"),
+        ("import os; os._exit(0)", "replaced the answer"),
+        ("import onward.rubrics.tasks; return 1", "ModuleNotFoundError"),
+        ("import sys; open(sys.modules['onward'].__path__[0] + '/errors.py'); return 1", "PermissionError"),
+        ("import threading; threading.Thread(target=print).start(); return 1", "start new thread"),
         ("return artefact['none']", "KeyError: 'none'"),
         ("raise SystemExit(3)", "The rule ended its process"),
         ("return open('/etc/passwd').read()", "PermissionError"),
@@ -259,6 +280,42 @@ def test_a_failing_or_slow_function_and_a_broken_judge_are_errors() -> None:
     ]
 
 
+def test_a_rule_keeps_nothing_from_one_artefact_to_the_next() -> None:
+    code = "def evaluate(artefact):\n    import sys\n    sys.n = getattr(sys, 'n', 0) + 1\n    return sys.n\n"
+    runner, rubric = RuleRunner(Sandbox()), rubric_of(code)
+
+    async def twice() -> list[float | None]:
+        return [(await score_free(rubric, {"rows": rows}, runner)).points for rows in (1, 2)]
+
+    assert asyncio.run(twice()) == [1.0, 1.0]
+
+
+def test_a_reason_that_is_no_text_for_a_file_is_escaped() -> None:
+    assert run("def evaluate(artefact):\n    return 1, '\\ud800'\n").message == "\\ud800"
+
+
+def test_points_a_rounding_error_above_the_maximum_are_the_maximum() -> None:
+    assert outcome_of(0.1 + 0.2, 0.3) == Outcome("scored", 0.3, 0.3)
+    assert outcome_of(0.3001, 0.3).status == "error"
+    assert outcome_of(-1e-12, 0.3) == Outcome("scored", 0.3, 0.0)
+
+
+def test_a_gate_passes_at_its_least_score_and_not_below() -> None:
+    gate = stage("gate", 4.0, min_score_to_pass=2.0)
+    rubric = StagedRubric(category_name="r", max_total_score=4.0, stages=(gate,))
+    for raw, passed in ((2.0, True), (2.0 - 1e-12, True), (1.999999, False)):
+        assert combine(rubric, {("gate", "gate"): scored(raw, 4.0)}).passed == {"gate": passed}
+
+
+def test_the_score_of_a_failed_gate_is_no_more_than_what_applies() -> None:
+    first = stage("first", 6.0)
+    gate = stage("gate", 4.0, min_score_to_pass=2.0, on_failure_action="zero_category", on_failure_score=9.0)
+    rubric = StagedRubric(category_name="r", max_total_score=10.0, stages=(first, gate))
+    outcomes = {("first", "first"): not_applicable("", 6.0), ("gate", "gate"): scored(0.0, 4.0)}
+    result = combine(rubric, outcomes)
+    assert (result.points, result.normalized) == (4.0, 1.0)
+
+
 def test_a_rule_over_a_set_has_the_same_order_in_every_process() -> None:
     body = "    return 1, ''.join(set('abcdefgh'))\n"
     reasons = {run("def evaluate(artefact):\n" + body).message for _ in range(3)}
@@ -275,6 +332,14 @@ BEST, POOR = {"rows": 2}, {"rows": 1}
         ("def evaluate(artefact):\n    return 4\n", "'r' cannot fail: all 1 poor artefacts have full marks"),
         ("def evaluate(artefact):\n    return min(1, artefact['rows'])\n", "gives the best artefact 1 of 4"),
         ("def evaluate(artefact):\n    return artefact['x']\n", "fails on the best artefact: KeyError"),
+        (
+            "def evaluate(artefact):\n    raise NotApplicable('no rows')\n",
+            "fails on the best artefact: it does not apply (no rows)",
+        ),
+        (
+            "def evaluate(artefact):\n    return 4 if artefact['rows'] == 2 else artefact['x']\n",
+            "has no score for any of 1 poor artefacts",
+        ),
     ],
 )
 def test_a_rubric_must_reach_its_maximum_and_be_able_to_fail(code: str, reason: str) -> None:

@@ -27,7 +27,8 @@ from onward.rubrics.language.judging import (
         ('<thinking>draft {"score": 1}</thinking> {"score": "LOW "}', Verdict("low")),
         ('```json\n{"score": true}\n```', Verdict(True)),
         ('{"a": {"score": 1}} and {"score": 2, "reason": 3}', Verdict(2)),
-        ('{"score": 0.3} as {"other": "words"}', Verdict(0.3)),
+        ('{"score": 0.3}.\n', Verdict(0.3)),
+        ('draft {"score": 1}\n</think>\n{"score": 0}', Verdict(0)),
         ('a { b {"score": 1}', Verdict(1)),
     ],
 )
@@ -55,6 +56,11 @@ def test_the_last_structured_verdict_counts(answer: str, expected: Verdict) -> N
         '<think>{"score": 1}',
         '<think>{"score": 1}</think>',
         "{" * 5000,
+        '{"score": 1} is what the artefact asks for. I do not judge it.',
+        'first I thought {"score": 1}</think>',
+        'first I thought {"score": 1}</think>\nI cannot judge it.',
+        f'{{"score": {"9" * 400}}}',
+        f'{{"score": {"9" * 5000}}}',
     ],
 )
 def test_an_answer_without_a_clear_last_verdict_is_none(answer: str) -> None:
@@ -106,3 +112,8 @@ def test_a_score_beyond_the_maximum_is_an_error() -> None:
     assert outcome.status == "error" and "returned 9: return 0 to 3" in outcome.error
     outcome, _ = asyncio.run(judged(None, "p", 3, model="m", seed=0))
     assert outcome.error == "There is no judge for this rule: give one."
+
+
+def test_only_the_end_of_a_long_answer_is_searched() -> None:
+    assert last_verdict('{"score": 1}' + " " * 90_000) == Verdict(1)
+    assert last_verdict('{"score": 1}' + " " * 100_000) is None

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from itertools import product
+from typing import Any
 
 import jsonschema
 import numpy as np
@@ -106,6 +108,10 @@ ITEM = '{"check": "max_words", "arg": "120", "weight": 1}'
         ('{"criteria": [' + ITEM.replace(": 1", ": 1.0") + "]}", "has the weight 1.0"),
         ('{"criteria": [' + ITEM.replace(": 1", ": NaN") + "]}", "the value NaN"),
         ('{"criteria": [{"check": "a", "check": "b"}]}', "the key 'check' twice"),
+        (
+            '{"criteria": [' + ITEM.replace("120", "\\ud800") + "]}",
+            'has the argument "\\ud800" for max_words',
+        ),
     ],
 )
 def test_an_invalid_text_has_a_reason(text: str, reason: str) -> None:
@@ -113,6 +119,32 @@ def test_an_invalid_text_has_a_reason(text: str, reason: str) -> None:
         parse(text, CHECKS)
     assert reason in str(caught.value)
     assert "\n" not in str(caught.value)
+    assert str(caught.value).encode()
+
+
+@pytest.mark.parametrize(
+    "make, reason",
+    [
+        (lambda: ITEM.replace(": 1", ": " + "1" * 5000), "number with too many digits"),
+        (lambda: "{" + "".join(f'"{n}": 1, ' for n in range(50_000)) + '"49999": 1}', "key '49999' twice"),
+        (lambda: ITEM.replace("max_words", "m" * 10**6), "unknown check"),
+    ],
+)
+def test_an_enormous_text_has_a_reason(make: Callable[[], str], reason: str) -> None:
+    with pytest.raises(InvalidRubric, match=reason) as caught:
+        parse('{"criteria": [' + make() + "]}", CHECKS)
+    assert len(str(caught.value)) < 300
+
+
+def test_a_weight_is_a_whole_number_of_any_kind_and_no_other() -> None:
+    two: Any = np.int64(2)
+    criteria = [Criterion(check, two) for check in CHECKS[:3]]
+    assert {type(one.weight) for one in criteria} == {int}
+    assert parse(serialise(Rubric(criteria)), CHECKS) == Rubric(criteria)
+    for wrong in (1.0, True, "1", None, 0, 6, float("nan")):
+        weight: Any = wrong
+        with pytest.raises(InvalidRubric, match="use a whole number from 1 to 5"):
+            Criterion(CHECKS[0], weight)
 
 
 def test_a_repeated_check_is_valid_and_is_named() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
@@ -15,11 +16,13 @@ from onward.envs.failures import EnvironmentFailure
 from onward.errors import ConfigError
 from onward.rubrics.check import Check
 from onward.rubrics.language import Criterion, InvalidRubric, Rubric, parse
+from onward.rubrics.measures import agreement
 from onward.rubrics.reward import (
     GATE,
     ROBUST,
     SPEC,
     RewardSettings,
+    UnfitTaskError,
     counted,
     reward_of,
     score,
@@ -127,6 +130,7 @@ def test_a_check_that_the_task_lacks_is_the_policys_fault() -> None:
     [
         (np.zeros(3), "sum to more than 0"),
         (np.array([1.0, 1.0, -2.0]), "sum to more than 0"),
+        (np.array([1000.0, 2.0, -1001.0]), "a weight below 0"),
         (np.array([1.0, np.nan, 1.0]), "finite"),
         (np.array([1.0, np.inf, 1.0]), "finite"),
         (np.array([]), "no criterion"),
@@ -136,6 +140,55 @@ def test_weights_that_give_no_score_are_gated(weights: np.ndarray, word: str) ->
     reward = score(PROBES[:, : len(weights)], weights, PROBES, TASK.weights)
     assert reward.total == GATE
     assert word in reward.gate
+
+
+def test_constants_and_repeats_each_take_their_share_of_the_quality() -> None:
+    """Two of five always pass: 2/5, and the second repeats the first: 1/5."""
+    columns = np.hstack([PROBES[:, :3], np.ones((12, 2))])
+    quality = score(columns, np.ones(5), PROBES, TASK.weights).measures["quality"]
+    assert quality == pytest.approx(-(2 / 5 + 1 / 5))
+    once = np.hstack([PROBES[:, :3], np.ones((12, 1))])
+    assert score(once, np.ones(4), PROBES, TASK.weights).measures["quality"] == pytest.approx(-1 / 4)
+
+
+def test_a_rubric_that_hardly_discriminates_is_gated() -> None:
+    """Variance a quarter of the squared share of the one check that varies: 1e-6 lies between the two."""
+    columns = np.hstack([PROBES[:, :1], np.ones((12, 1))])
+    for share, is_gated in ((0.0019, True), (0.0021, False)):
+        reward = score(columns, np.array([share, 1 - share]), PROBES, TASK.weights)
+        assert (reward.total == GATE) is is_gated
+
+
+def test_a_truth_that_varies_too_little_is_unfit_though_it_has_many_scores() -> None:
+    """Twelve probes and a truth that lies on one check that always passes, but for 3 % of its weight."""
+    columns = np.hstack([np.ones((12, 1)), PROBES[:, :2]])
+    with pytest.raises(UnfitTaskError, match=r"4 distinct scores with a variance of 0\.0001"):
+        score(PROBES[:, :3], np.ones(3), columns, np.array([0.97, 0.02, 0.01]))
+
+
+def test_the_error_is_scaled_by_no_less_than_the_floor() -> None:
+    columns, weights = np.hstack([np.ones((12, 1)), PROBES[:, :2]]), np.array([0.97, 0.02, 0.01])
+    found = agreement(PROBES[:, :1], np.ones(1), columns, weights)
+    assert found.truth_variance < 0.01
+    assert found.skill == pytest.approx(1 - found.squared / 0.01)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"question_price": 0.2}, {"alignment_weight": 3.0}, {"form": "spec", "quality_weight": 2.5}],
+)
+def test_settings_under_which_an_invalid_rubric_may_win_are_refused(fields: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="a valid rubric could have less than the -2 of an invalid one"):
+        RewardSettings(**fields)
+
+
+def test_no_rubric_with_nine_questions_lies_below_the_gate() -> None:
+    dear = RewardSettings(question_price=0.09)
+    wrong = rubric(has_section=1, max_words=5, pii_masked=1)
+    absolute = replace(SPEC, distance="absolute")
+    for form in (ROBUST, dear, SPEC, absolute):
+        reward = reward_of(wrong, TASK, 9, form)
+        assert reward.total is not None and reward.total > GATE
 
 
 def test_the_lowest_valid_reward_lies_above_the_gate() -> None:

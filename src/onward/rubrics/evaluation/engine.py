@@ -14,7 +14,7 @@ from onward.clock import Clock, SystemClock
 from onward.reward.sandbox import Sandbox
 from onward.rubrics.evaluation.aggregation import AggregationError, aggregate
 from onward.rubrics.evaluation.context import EvaluationContext, context_items
-from onward.rubrics.evaluation.groups import Group, groups_of, seed_of
+from onward.rubrics.evaluation.groups import Group, groups_of, part_of_id, seed_of
 from onward.rubrics.evaluation.legacy import legacy_evaluation
 from onward.rubrics.evaluation.models import (
     EvaluationError,
@@ -204,11 +204,11 @@ class ValidationEngine:
             self._judge_model,
             seed_of((self.seed, group.id, timestep)),
             self._runner.timeout,
+            at_once,
         )
-        async with at_once:
-            found = await staged_score(rubric, subject, runner)
+        found = await staged_score(rubric, subject, runner)
         results = [
-            _result(f"{group.id}/{stage}/{rule}", rule, outcome, None, 0.0)
+            _result(f"{group.id}/{part_of_id(stage)}/{part_of_id(rule)}", rule, outcome, None, 0.0)
             for (stage, rule), outcome in found.rules.items()
         ]
         ordered = tuple(sorted(results, key=lambda result: result.id))
@@ -229,7 +229,9 @@ class ValidationEngine:
         evaluators = [one for group, one in found if group.kind == "workflow"]
         results = [result for _, one in found for result in one.rubric_scores]
         states = [result.status for result in results]
-        failed = sum(one.error is not None for _, one in found if one.aggregation_strategy != "staged")
+        failed = sum(
+            one.error is not None for group, one in found if not isinstance(group.evaluator, StagedRubric)
+        )
         error_fraction = (states.count("error") + failed) / max(1, len(states) + failed)
         if self._strict and error_fraction > 0:
             raise EvaluationError(_first_error([one for _, one in found]))

@@ -29,7 +29,8 @@ class Group:
         for criterion in self.evaluator.rubrics:
             seen[criterion.name] += 1
             count = seen[criterion.name]
-            yield f"{self.id}/{criterion.name}" + (f"#{count}" if count > 1 else ""), criterion
+            number = f"#{count}" if count > 1 else ""
+            yield f"{self.id}/{part_of_id(criterion.name)}{number}", criterion
 
 
 def groups_of(
@@ -37,7 +38,7 @@ def groups_of(
 ) -> list[Group]:
     """Returns the groups; preferences without an evaluator have none."""
     found = [
-        Group(f"preference/{one.name}", one.name, "preference", one.evaluator)
+        Group(f"preference/{part_of_id(one.name)}", one.name, "preference", one.evaluator)
         for one in (preferences.preferences if preferences is not None else ())
         if one.evaluator is not None
     ]
@@ -45,8 +46,14 @@ def groups_of(
     for evaluator in evaluators or ():
         seen[evaluator.name] += 1
         number = f"#{seen[evaluator.name]}" if seen[evaluator.name] > 1 else ""
-        found.append(Group(f"workflow/{evaluator.name}{number}", evaluator.name, "workflow", evaluator))
+        id_ = f"workflow/{part_of_id(evaluator.name)}{number}"
+        found.append(Group(id_, evaluator.name, "workflow", evaluator))
     return found
+
+
+def part_of_id(name: str) -> str:
+    """Returns a name as it stands in an id, so that two criteria never have one id."""
+    return name.replace("%", "%25").replace("/", "%2F").replace("#", "%23")
 
 
 def seed_of(parts: Sequence[object]) -> int:

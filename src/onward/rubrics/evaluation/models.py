@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -167,7 +167,7 @@ class PreferenceWeightUpdateRequest(_Frozen):
     """A change of weights at a time step."""
 
     timestep: int = Field(ge=0)
-    changes: dict[str, float]
+    changes: dict[str, Annotated[float, Field(allow_inf_nan=False)]]
     mode: Literal["delta", "multiplier", "absolute"] = "delta"
     normalize: bool = True
     clamp_zero: bool = True

@@ -13,7 +13,7 @@ from onward.errors import ConfigError
 from onward.reward.sandbox import Sandbox
 from onward.rubrics.evaluation.context import EvaluationContext, MissingContext, artefact_of
 from onward.rubrics.evaluation.models import WorkflowRubric
-from onward.rubrics.language.code_rules import code_outcomes
+from onward.rubrics.language.code_rules import code_outcome
 from onward.rubrics.language.free import FunctionRule, StagedRubric
 from onward.rubrics.language.judging import Judge, judged, prompt_of
 from onward.rubrics.language.outcomes import NotApplicable, Outcome, failed, not_applicable, outcome_of
@@ -53,14 +53,11 @@ class CriterionRunner:
                     value = await called(criterion.evaluator_function, subject.workflow, context)
                     return outcome_of(value, most, clamp=criterion.clamp), None
                 if criterion.evaluator_code is not None:
-                    found = await code_outcomes(
-                        self.sandbox,
-                        criterion.evaluator_code,
-                        [subject.artefact],
-                        most,
+                    found = await code_outcome(
+                        *(self.sandbox, criterion.evaluator_code, subject.artefact, most),
                         clamp=criterion.clamp,
                     )
-                    return found[0], None
+                    return found, None
                 prompt = prompt_of(criterion.llm_prompt or "", subject.artefact, most)
                 return await judged(
                     *(self.judge, prompt, most),

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Sequence
 from typing import Any
 
 from onward.reward.sandbox import Limits, Sandbox
@@ -21,14 +20,14 @@ MOST_CHARACTERS = 20_000
 RULE_LIMITS = Limits(cpu_seconds=2, wall_seconds=10.0)
 
 _PROGRAM = """\
-import copy, json, sys
+import json, sys
 request = json.load(sys.stdin)
 out, sys.stdout = sys.stdout, sys.stderr
 class NotApplicable(Exception):
     pass
 def plain(value):
     if isinstance(value, (tuple, list)):
-        return [plain(one) for one in value[:2]]
+        return [plain(one) for one in value[:3]]
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     return plain(value.score) if hasattr(value, "score") else float(value)
@@ -41,10 +40,9 @@ def one(artefact):
         return ["not_applicable", str(error)]
     except Exception as error:
         return ["error", type(error).__name__ + ": " + str(error)]
-answers = [one(artefact) for artefact in request["artefacts"]]
-out.write(json.dumps(answers))
+out.write(json.dumps(one(request["artefact"])))
 """
-"""Every artefact meets the rule anew, so a rule keeps nothing from one to the next."""
+"""Each artefact has a process of its own, so a rule keeps nothing from one to the next."""
 
 
 def check_code(code: str, where: str) -> None:
@@ -71,38 +69,29 @@ def _takes_one(arguments: ast.arguments) -> bool:
     return required <= 1 and (named >= 1 or arguments.vararg is not None) and not keywords
 
 
-async def code_outcomes(
-    sandbox: Sandbox, code: str, artefacts: Sequence[Any], max_score: float, *, clamp: bool = False
-) -> list[Outcome]:
-    """Returns the outcome of a rule on each artefact, from one process. Raises ConfigError where the machine
-    cannot confine it."""
-    request = json.dumps({"code": code, "artefacts": list(artefacts)})
-    ended = await sandbox.run(_PROGRAM, request)
-    count = len(artefacts)
+async def code_outcome(
+    sandbox: Sandbox, code: str, artefact: Any, max_score: float, *, clamp: bool = False
+) -> Outcome:
+    """Returns the outcome of a rule. Raises ConfigError where the machine cannot confine it."""
+    ended = await sandbox.run(_PROGRAM, json.dumps({"code": code, "artefact": artefact}))
     if ended.status != "finished":
         last = (ended.errors.splitlines() or ["it gave no reason"])[-1]
         reasons = {"time": "The rule exceeded its time.", "output": "The rule wrote too much."}
-        reason = reasons.get(ended.status, f"The rule ended its process: {last}")
-        return [failed(reason, max_score)] * count
-    answers = _answers(ended.output, count)
-    if answers is None:
-        return [failed("The rule replaced the answer of its process.", max_score)] * count
-    return [_outcome(kind, value, max_score, clamp) for kind, value in answers]
-
-
-def _answers(output: str, count: int) -> list[tuple[str, Any]] | None:
-    try:
-        answers = json.loads(output)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(answers, list) or len(answers) != count:
-        return None
-    if not all(isinstance(one, list) and len(one) == 2 and isinstance(one[0], str) for one in answers):
-        return None
-    return [(kind, value) for kind, value in answers]
-
-
-def _outcome(kind: str, value: Any, max_score: float, clamp: bool) -> Outcome:
+        return failed(reasons.get(ended.status, f"The rule ended its process: {last}"), max_score)
+    answer = _answer(ended.output)
+    if answer is None:
+        return failed("The rule replaced the answer of its process.", max_score)
+    kind, value = answer
     if kind == "not_applicable":
         return not_applicable(str(value), max_score)
     return outcome_of(value, max_score, clamp=clamp) if kind == "value" else failed(str(value), max_score)
+
+
+def _answer(output: str) -> tuple[str, Any] | None:
+    try:
+        answer = json.loads(output)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(answer, list) or len(answer) != 2 or not isinstance(answer[0], str):
+        return None
+    return answer[0], answer[1]

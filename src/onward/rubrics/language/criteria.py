@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -21,13 +22,18 @@ class InvalidRubric(OnwardError):
 
 @dataclass(frozen=True, order=True)
 class Criterion:
-    """One check and its integer weight. Raises InvalidRubric for a weight outside 1 to 5."""
+    """One check and its weight, an int. Raises InvalidRubric for anything but a whole number from 1 to 5."""
 
     check: Check
     weight: int
 
     def __post_init__(self) -> None:
-        if isinstance(self.weight, bool) or self.weight not in WEIGHTS:
+        try:
+            weight = 0 if isinstance(self.weight, bool) else operator.index(self.weight)
+        except TypeError:
+            weight = 0
+        object.__setattr__(self, "weight", weight or self.weight)
+        if weight not in WEIGHTS:
             raise InvalidRubric(
                 f"The weight of {self.check} is {self.weight!r}: use a whole number from {WEIGHTS[0]} to "
                 f"{WEIGHTS[-1]}."

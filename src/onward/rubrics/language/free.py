@@ -18,6 +18,8 @@ from onward.rubrics.language.criteria import InvalidRubric
 from onward.rubrics.language.writing import read_json
 
 _CLOSE = 1e-9
+_Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+"""A finite number; no text and no bool."""
 
 
 class _Frozen(BaseModel):
@@ -30,7 +32,7 @@ class CodeRule(_Frozen):
     type: Literal["code"] = "code"
     name: str = Field(min_length=1)
     description: str = ""
-    weight: float = Field(gt=0, allow_inf_nan=False)
+    weight: _Number = Field(gt=0)
     code: str
 
     @model_validator(mode="after")
@@ -45,7 +47,7 @@ class JudgeRule(_Frozen):
     type: Literal["llm_judge"] = "llm_judge"
     name: str = Field(min_length=1)
     description: str = ""
-    weight: float = Field(gt=0, allow_inf_nan=False)
+    weight: _Number = Field(gt=0)
     judge_prompt: str = Field(min_length=1)
     expectation: str = ""
 
@@ -56,7 +58,7 @@ class FunctionRule(_Frozen):
     type: Literal["function"] = "function"
     name: str = Field(min_length=1)
     description: str = ""
-    weight: float = Field(gt=0, allow_inf_nan=False)
+    weight: _Number = Field(gt=0)
     function: Callable[[Any], Any]
 
 
@@ -70,11 +72,11 @@ class Stage(_Frozen):
     name: str = Field(min_length=1)
     description: str = ""
     is_required: bool = True
-    max_points: float = Field(gt=0, allow_inf_nan=False)
-    min_score_to_pass: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    max_points: _Number = Field(gt=0)
+    min_score_to_pass: _Number = Field(default=0.0, ge=0)
     rules: tuple[_AnyRule, ...] = Field(min_length=1)
     on_failure_action: Literal["skip_remaining", "zero_category", "continue"] = "skip_remaining"
-    on_failure_score: float = Field(default=0.0, allow_inf_nan=False)
+    on_failure_score: _Number = 0.0
     keep_partial: bool = False
     """True: a failed gate keeps its own points under ``skip_remaining``."""
 
@@ -100,7 +102,7 @@ class StagedRubric(_Frozen):
 
     category_name: str = Field(min_length=1)
     rationale: str = ""
-    max_total_score: float = Field(gt=0, allow_inf_nan=False)
+    max_total_score: _Number = Field(gt=0)
     stages: tuple[Stage, ...] = Field(min_length=1)
 
     @property

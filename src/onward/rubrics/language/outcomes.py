@@ -8,6 +8,8 @@ from typing import Any, Literal
 
 Status = Literal["scored", "error", "not_applicable"]
 _SHOWN = 200
+CLOSE = 1e-9
+"""Distance below which two scores are the same: a sum of points may end a little beside its maximum."""
 
 
 class NotApplicable(Exception):
@@ -31,11 +33,11 @@ class Outcome:
 
 def failed(error: str, max_score: float) -> Outcome:
     """Returns the outcome of a rule that could not be evaluated."""
-    return Outcome("error", max_score, error=error[:_SHOWN])
+    return Outcome("error", max_score, error=_printable(error[:_SHOWN]))
 
 
 def not_applicable(reason: str, max_score: float) -> Outcome:
-    return Outcome("not_applicable", max_score, message=reason[:_SHOWN])
+    return Outcome("not_applicable", max_score, message=_printable(reason[:_SHOWN]))
 
 
 def outcome_of(value: Any, max_score: float, *, clamp: bool = False) -> Outcome:
@@ -47,7 +49,7 @@ def outcome_of(value: Any, max_score: float, *, clamp: bool = False) -> Outcome:
     """
     number, message = unpacked(value)
     if is_bool(number):
-        return Outcome("scored", max_score, max_score if number else 0.0, message)
+        return Outcome("scored", max_score, max_score if number else 0.0, _printable(message))
     try:
         score = float(number)
     except (TypeError, ValueError, OverflowError):
@@ -55,10 +57,10 @@ def outcome_of(value: Any, max_score: float, *, clamp: bool = False) -> Outcome:
     if not math.isfinite(score):
         return failed(f"The rule returned {score}: return a finite number.", max_score)
     if not 0 <= score <= max_score:
-        if not clamp:
+        if not clamp and not -CLOSE * max_score <= score <= (1 + CLOSE) * max_score:
             return failed(f"The rule returned {score:g}: return 0 to {max_score:g}.", max_score)
         score = min(max_score, max(0.0, score))
-    return Outcome("scored", max_score, score, message)
+    return Outcome("scored", max_score, score, _printable(message))
 
 
 def unpacked(value: Any) -> tuple[Any, str]:
@@ -74,6 +76,11 @@ def unpacked(value: Any) -> tuple[Any, str]:
 def is_bool(value: Any) -> bool:
     """Returns True for a bool, of numpy as well."""
     return isinstance(value, bool) or type(value).__name__ in ("bool_", "bool")
+
+
+def _printable(text: str) -> str:
+    """Returns a text without lone surrogates, which no file can have."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def _shown(value: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import math
 from collections.abc import Mapping
@@ -11,7 +12,7 @@ from typing import Any
 
 from onward.errors import ConfigError
 from onward.reward.sandbox import Sandbox
-from onward.rubrics.language.code_rules import RULE_LIMITS, code_outcomes
+from onward.rubrics.language.code_rules import RULE_LIMITS, code_outcome
 from onward.rubrics.language.free import CodeRule, JudgeRule, Rule, StagedRubric
 from onward.rubrics.language.judging import Judge, judged, prompt_of
 from onward.rubrics.language.outcomes import NotApplicable, Outcome, failed, not_applicable, outcome_of
@@ -40,13 +41,15 @@ class RuleRunner:
     seed: int = 0
     timeout: float | None = None
     """Seconds for one rule."""
+    at_once: asyncio.Semaphore | None = None
+    """Limit of the rules that run at the same time."""
 
     async def outcome(self, rule: Rule, artefact: Any, subject: Any = None) -> Outcome:
         """Returns the outcome of a rule. ``subject``: the object that a function gets, if it is not the
         artefact itself. Points are clamped to the rule's weight."""
         most = rule.weight
         try:
-            async with asyncio.timeout(self.timeout):
+            async with self.at_once or contextlib.nullcontext(), asyncio.timeout(self.timeout):
                 return await self._evaluated(rule, artefact, artefact if subject is None else subject)
         except NotApplicable as reason:
             return not_applicable(str(reason), most)
@@ -60,7 +63,7 @@ class RuleRunner:
     async def _evaluated(self, rule: Rule, artefact: Any, subject: Any) -> Outcome:
         most = rule.weight
         if isinstance(rule, CodeRule):
-            return (await code_outcomes(self.sandbox, rule.code, [artefact], most, clamp=True))[0]
+            return await code_outcome(self.sandbox, rule.code, artefact, most, clamp=True)
         if isinstance(rule, JudgeRule):
             prompt = prompt_of(rule.judge_prompt, artefact, most, rule.expectation)
             return (await judged(self.judge, prompt, most, model=self.model, seed=self.seed, clamp=True))[0]

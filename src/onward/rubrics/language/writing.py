@@ -6,6 +6,7 @@ The writing is the one of constrained decoding (``lm.constrained.WRITING``): the
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -118,10 +119,14 @@ def read_json(text: str) -> Any:
     """Returns the value of a JSON text. Raises InvalidRubric, also for NaN, Infinity and a repeated key."""
     try:
         return json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_without_repeats)
-    except (json.JSONDecodeError, RecursionError) as error:
-        reason = error.msg if isinstance(error, json.JSONDecodeError) else "it is nested too deeply"
-        place = f" at character {error.pos}" if isinstance(error, json.JSONDecodeError) else ""
-        raise InvalidRubric(f"The text of the rubric is not JSON{place}: {reason}.") from None
+    except json.JSONDecodeError as error:
+        raise InvalidRubric(
+            f"The text of the rubric is not JSON at character {error.pos}: {error.msg}."
+        ) from None
+    except RecursionError:
+        raise InvalidRubric("The text of the rubric is nested too deeply: write a flat list.") from None
+    except ValueError:  # Python refuses to read more than 4300 digits
+        raise InvalidRubric("The text of the rubric has a number with too many digits: shorten it.") from None
 
 
 def _refuse_constant(name: str) -> object:
@@ -131,12 +136,14 @@ def _refuse_constant(name: str) -> object:
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     made = dict(pairs)
     if len(made) < len(pairs):
-        names = [name for name, _ in pairs]
-        repeated = next(name for name in names if names.count(name) > 1)
-        raise InvalidRubric(f"The rubric has the key {repeated!r} twice in one object: write it once.")
+        counts = Counter(name for name, _ in pairs)
+        repeated = next(name for name, count in counts.items() if count > 1)
+        raise InvalidRubric(
+            f"The rubric has the key {repeated[:_SHOWN]!r} twice in one object: write it once."
+        )
     return made
 
 
 def _shown(value: object) -> str:
-    text = json.dumps(value, ensure_ascii=False)
+    text = json.dumps(value, ensure_ascii=False).encode(errors="backslashreplace").decode()
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"

@@ -64,28 +64,47 @@ class Facts:
         return {"all": self.items, "top5": 5}.get(which) or len(self.flagged(self.threshold))
 
 
-_WORD = re.compile(r"\S*[A-Za-z]\S*")
+_HUGE = 1e300
 _DATES = ("%Y-%m-%d", "%d.%m.%Y", "%d %b %Y")
-EMPTY = ("", "-")
-"""Texts of a cell that count as blank."""
+_BLANK = frozenset(("", "-", "–", "—", "?", "n/a", "none", "tbd"))
 
 
 def words(text: str) -> list[str]:
     """Returns the words of ``text``: runs without spaces that have a letter."""
-    return _WORD.findall(text)
+    return [run for run in text.split() if any(one.isalpha() for one in run)]
+
+
+def is_blank(cell: object) -> bool:
+    """Returns True for a cell without content: missing, empty, or a sign such as ``-`` or ``n/a``."""
+    return cell is None or str(cell).strip().casefold() in _BLANK
 
 
 def texts(artefact: Artefact) -> Iterator[str]:
-    """Yields what counts as text: title, body, sections."""
-    yield artefact["title"]
-    yield artefact["body"]
-    for section in artefact["sections"]:
-        yield section["text"]
+    """Yields what counts as text: title, body, sections. Raises TypeError for a part in another form."""
+    for text in (artefact["title"], artefact["body"], *(one["text"] for one in sections_of(artefact))):
+        if not isinstance(text, str):
+            raise TypeError(f"A text of the artefact is a {type(text).__name__}: give a str.")
+        yield text
+
+
+def sections_of(artefact: Artefact) -> list[Section]:
+    """Returns the sections. Raises TypeError if they are no list."""
+    found = artefact["sections"]
+    if not isinstance(found, list):
+        raise TypeError(f"The sections of the artefact are a {type(found).__name__}: give a list.")
+    return found
+
+
+def rows_of(artefact: Artefact) -> list[dict[str, Any]]:
+    """Returns the rows, those of the annex as well; no row if the part has another form."""
+    found = artefact["rows"]
+    is_table = isinstance(found, list) and all(isinstance(row, dict) for row in found)
+    return found if is_table else []
 
 
 def word_count(artefact: Artefact) -> int:
     """Returns the words of body and sections together; the title does not count."""
-    return len(words(artefact["body"])) + sum(len(words(one["text"])) for one in artefact["sections"])
+    return len(words(artefact["body"])) + sum(len(words(one["text"])) for one in sections_of(artefact))
 
 
 def has_word(text: str, word: str) -> bool:
@@ -95,14 +114,16 @@ def has_word(text: str, word: str) -> bool:
 
 def index_of(artefact: Artefact, section: str) -> int | None:
     """Returns the position of a section; None if it is missing."""
-    names = [one["name"] for one in artefact["sections"]]
+    names = [one["name"] for one in sections_of(artefact)]
     return names.index(section) if section in names else None
 
 
 def number(cell: object) -> float:
     """Returns the amount in a cell, in any common format (``EUR 1,200.50``, ``1.200,50 €``); NaN if none."""
+    if isinstance(cell, bool):
+        return math.nan
     if isinstance(cell, int | float):
-        return float(cell)
+        return float(cell) if abs(cell) < _HUGE else math.nan
     text = re.sub(r"[^0-9.,-]", "", str(cell))
     comma = re.search(r",\d{1,2}$", text)
     text = text.replace(".", "").replace(",", ".") if comma else text.replace(",", "")

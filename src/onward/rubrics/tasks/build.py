@@ -46,7 +46,6 @@ def compliant(
         "actions": _actions(family, records, draw),
         "metadata": {
             "family": family.id,
-            "seed": seed,
             "unit": family.words.unit,
             "signoffs": [
                 {"role": role, "name": draw.choice(PEOPLE), "date": records[-1].date}

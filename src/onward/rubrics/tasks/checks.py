@@ -71,15 +71,15 @@ _TABLE: tuple[CheckKind, ...] = (
         table.sum_matches, (table.raise_total, table.lower_total),
     ),
     CheckKind(
-        "no_duplicates", "traceability", ("id", "email"), "Is each {arg} of the rows unique?",
+        "no_duplicates", "traceability", ("id", "email"), "Has each row its own {arg}?",
         table.no_duplicates, (table.repeat_second, table.repeat_third),
     ),
     CheckKind(
-        "date_iso", "compliance", ("",), "Is each date written as year-month-day?",
+        "date_iso", "compliance", ("",), "Is the date of each row written as year-month-day?",
         table.date_iso, (table.dotted_date, table.named_month),
     ),
     CheckKind(
-        "currency_fmt", "compliance", ("",), "Is each amount written as 'EUR 1,234.50'?",
+        "currency_fmt", "compliance", ("",), "Is the amount of each row written as 'EUR 1,234.50'?",
         table.currency_fmt, (table.bare_amount, table.comma_amount),
     ),
     CheckKind(
@@ -128,11 +128,11 @@ _TABLE: tuple[CheckKind, ...] = (
         text.pii_masked, (text.unmask_first, text.unmask_second),
     ),
     CheckKind(
-        "rounding", "accuracy", ("0", "2"), "Is each rate written with {arg} decimals?",
+        "rounding", "accuracy", ("0", "2"), "Is the rate of each row written with {arg} decimals?",
         table.rounding, (table.longer_rate, table.one_digit_rate),
     ),
     CheckKind(
-        "id_format", "traceability", ("",), "Is each identifier written as 'AB-0001'?",
+        "id_format", "traceability", ("",), "Is the identifier of each row written as 'AB-0001'?",
         table.id_format, (table.lower_id, table.slashed_id),
     ),
     # The two that move rows come last: the operators above address rows by their place.
@@ -141,7 +141,7 @@ _TABLE: tuple[CheckKind, ...] = (
         table.sorted_by, (table.rotate_rows, table.reverse_rows),
     ),
     CheckKind(
-        "row_count", "completeness", ("all", "top5", "flagged"), "Are exactly the rows '{arg}' shown?",
+        "row_count", "completeness", ("all", "top5", "flagged"), "Are as many rows shown as '{arg}' means?",
         table.row_count, (table.hide_last, table.hide_first),
     ),
 )  # fmt: skip

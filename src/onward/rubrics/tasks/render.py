@@ -5,8 +5,10 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
+from math import isfinite
 from pathlib import Path
 from xml.sax.saxutils import escape
 
@@ -112,6 +114,10 @@ _MAIN = "http://schemas.openxmlformats.org/spreadsheetml/2006/main"
 _OFFICE = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
 
 
+_NO_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""Characters that no XML document can have."""
+
+
 def _relations(targets: Iterable[tuple[str, str]]) -> str:
     inner = "".join(
         f'<Relationship Id="rId{at}" Type="{_OFFICE}/{kind}" Target="{target}"/>'
@@ -127,9 +133,10 @@ def _sheet(rows: Rows) -> str:
 
 
 def _cell(value: object) -> str:
-    if isinstance(value, int | float) and not isinstance(value, bool):
+    if isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value):
         return f"<c><v>{value}</v></c>"
-    return f'<c t="inlineStr"><is><t xml:space="preserve">{escape(str(value))}</t></is></c>'
+    text = escape(_NO_XML.sub("\ufffd", str(value)))
+    return f'<c t="inlineStr"><is><t xml:space="preserve">{text}</t></is></c>'
 
 
 def _cells(rows: Sequence[Mapping[str, object]]) -> list[list[object]]:
@@ -138,6 +145,8 @@ def _cells(rows: Sequence[Mapping[str, object]]) -> list[list[object]]:
 
 
 def _pipe_table(cells: Sequence[Sequence[object]]) -> str:
-    head, *rest = [" | ".join(str(cell).replace("|", "\\|") for cell in row) for row in cells]
+    head, *rest = [
+        " | ".join(" ".join(str(cell).split()).replace("|", "\\|") for cell in row) for row in cells
+    ]
     rule = " | ".join("---" for _ in cells[0])
     return "\n".join(f"| {line} |" for line in (head, rule, *rest))

@@ -6,7 +6,8 @@ import numpy as np
 
 LEAST, MOST, HEAVIEST = 3, 7, 5
 """Criteria of a rubric, and the largest weight of one."""
-_SCALES = np.linspace(0.6, 5.49, 50)
+_SCALES = np.linspace(0.6, HEAVIEST + 0.49, 50)
+"""Values that the largest weight has before it is rounded."""
 
 
 def rounded(weights: np.ndarray) -> np.ndarray:
@@ -19,7 +20,7 @@ def rounded(weights: np.ndarray) -> np.ndarray:
     if np.count_nonzero(given) < LEAST:
         given[np.argsort(-given, kind="stable")[:LEAST]] += 1e-9
     target = given / given.sum()
-    tried = np.minimum(np.round(_SCALES[:, None] * (given / given.max())), HEAVIEST)
+    tried = np.round(_SCALES[:, None] * (given / given.max()))
     tried = tried[np.count_nonzero(tried, axis=1) >= LEAST]
     if not len(tried):
         return np.where(given > 0, np.where(given == given.max(), HEAVIEST, 1), 0).astype(np.int64)

@@ -9,22 +9,25 @@ import re
 from collections.abc import Callable
 from datetime import date
 from itertools import pairwise
+from math import isnan
 
-from onward.rubrics.tasks.artefacts import EMPTY, Artefact, Facts, day, digits, number
+from onward.rubrics.tasks.artefacts import Artefact, Facts, day, digits, is_blank, number, rows_of
 
-_ISO = re.compile(r"\d{4}-\d{2}-\d{2}")
-_MONEY = re.compile(r"EUR \d{1,3}(?:,\d{3})*\.\d{2}")
-_IDENTIFIER = re.compile(r"[A-Z]{2,4}-\d{4}")
-_ROUNDED = {"0": re.compile(r"-?\d+"), "2": re.compile(r"-?\d+\.\d{2}")}
+_ISO = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
+_MONEY = re.compile(r"EUR \d{1,3}(?:,\d{3})*\.\d{2}", re.ASCII)
+_IDENTIFIER = re.compile(r"[A-Z]{2,4}-\d{4}", re.ASCII)
+_ROUNDED = {"0": re.compile(r"-?\d+", re.ASCII), "2": re.compile(r"-?\d+\.\d{2}", re.ASCII)}
 
 
 def _sum_of(artefact: Artefact, field: str) -> float:
     columns = {"subtotal": ("amount",), "tax": ("tax",), "total": ("amount", "tax")}[field]
-    return sum(number(row.get(column, 0)) for row in artefact["rows"] for column in columns)
+    return sum(number(row.get(column, 0)) for row in rows_of(artefact) for column in columns)
 
 
 def sum_matches(artefact: Artefact, arg: str, facts: Facts) -> bool:
-    return abs(_sum_of(artefact, arg) - number(artefact["totals"].get(arg))) <= 0.005
+    return bool(rows_of(artefact)) and (
+        abs(_sum_of(artefact, arg) - number(artefact["totals"].get(arg))) <= 0.005
+    )
 
 
 def raise_total(artefact: Artefact, arg: str, facts: Facts) -> None:
@@ -36,7 +39,7 @@ def lower_total(artefact: Artefact, arg: str, facts: Facts) -> None:
 
 
 def row_count(artefact: Artefact, arg: str, facts: Facts) -> bool:
-    return sum(not row.get("hidden") for row in artefact["rows"]) == facts.expected_rows(arg)
+    return sum(not row.get("hidden") for row in rows_of(artefact)) == facts.expected_rows(arg)
 
 
 def hide_last(artefact: Artefact, arg: str, facts: Facts) -> None:
@@ -48,8 +51,9 @@ def hide_first(artefact: Artefact, arg: str, facts: Facts) -> None:
 
 
 def no_duplicates(artefact: Artefact, arg: str, facts: Facts) -> bool:
-    found = [str(row.get(arg, "")).casefold() for row in artefact["rows"]]
-    return len(set(found)) == len(found)
+    cells = [row.get(arg) for row in rows_of(artefact)]
+    found = {str(cell).strip().casefold() for cell in cells if not is_blank(cell)}
+    return bool(cells) and len(found) == len(cells)
 
 
 def repeat_second(artefact: Artefact, arg: str, facts: Facts) -> None:
@@ -69,8 +73,8 @@ def sort_key(column: str) -> Callable[[dict[str, object]], float]:
 
 
 def sorted_by(artefact: Artefact, arg: str, facts: Facts) -> bool:
-    keys = [sort_key(arg)(row) for row in artefact["rows"]]
-    return all(before <= after for before, after in pairwise(keys))
+    keys = [sort_key(arg)(row) for row in rows_of(artefact)]
+    return bool(keys) and all(before <= after for before, after in pairwise(keys))
 
 
 def rotate_rows(artefact: Artefact, arg: str, facts: Facts) -> None:
@@ -83,11 +87,14 @@ def reverse_rows(artefact: Artefact, arg: str, facts: Facts) -> None:
 
 
 def _every_cell(artefact: Artefact, column: str, form: re.Pattern[str]) -> bool:
-    return all(form.fullmatch(str(row.get(column, ""))) for row in artefact["rows"])
+    rows = rows_of(artefact)
+    return bool(rows) and all(form.fullmatch(str(row.get(column, ""))) for row in rows)
 
 
 def date_iso(artefact: Artefact, arg: str, facts: Facts) -> bool:
-    return _every_cell(artefact, "date", _ISO)
+    return _every_cell(artefact, "date", _ISO) and not any(
+        isnan(day(row["date"])) for row in rows_of(artefact)
+    )
 
 
 def _other_date(row: dict[str, object], form: str) -> None:
@@ -144,7 +151,8 @@ def one_digit_rate(artefact: Artefact, arg: str, facts: Facts) -> None:
 
 
 def each_row_has(artefact: Artefact, arg: str, facts: Facts) -> bool:
-    return all(str(row.get(arg, "")).strip() not in EMPTY for row in artefact["rows"])
+    rows = rows_of(artefact)
+    return bool(rows) and not any(is_blank(row.get(arg)) for row in rows)
 
 
 def blank_first_cell(artefact: Artefact, arg: str, facts: Facts) -> None:
@@ -168,7 +176,7 @@ def lower_value(artefact: Artefact, arg: str, facts: Facts) -> None:
 
 
 def threshold_flagged(artefact: Artefact, arg: str, facts: Facts) -> bool:
-    return sorted(artefact["flagged"]) == sorted(facts.flagged(arg))
+    return isinstance(artefact["flagged"], list) and sorted(artefact["flagged"]) == sorted(facts.flagged(arg))
 
 
 def drop_flag(artefact: Artefact, arg: str, facts: Facts) -> None:
@@ -184,9 +192,7 @@ def field_of_actions(field: str) -> Callable[[Artefact, str, Facts], bool]:
     """Returns the predicate: there is an action, and each has ``field``."""
 
     def holds(artefact: Artefact, arg: str, facts: Facts) -> bool:
-        return bool(artefact["actions"]) and all(
-            one.get(field, "").strip() not in EMPTY for one in artefact["actions"]
-        )
+        return bool(artefact["actions"]) and not any(is_blank(one.get(field)) for one in artefact["actions"])
 
     return holds
 
@@ -202,7 +208,7 @@ def blank_action(field: str, which: int) -> Callable[[Artefact, str, Facts], Non
 
 def signoff_present(artefact: Artefact, arg: str, facts: Facts) -> bool:
     return any(
-        one.get("role") == arg and bool(one.get("name")) and bool(one.get("date"))
+        one.get("role") == arg and not is_blank(one.get("name")) and not is_blank(one.get("date"))
         for one in artefact["metadata"].get("signoffs", ())
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -142,6 +143,7 @@ def make_task(family: str, seed: int) -> Task:
     Seeds below 1,000,000 are for training; the next three millions are the held-out splits of the same
     families (``SEED_SPLITS``). Raises ConfigError for an unknown family or a seed outside of the splits.
     """
+    seed = _whole(seed)
     table, draw = truth_table_of(family), random.Random(f"preferences/{family}/{seed}")
     rows = table.reserved_rows if split_of(seed) == "new_preferences" else table.training_rows
     row = rows[int(draw.random() * len(rows))]
@@ -155,7 +157,7 @@ def task_with(family: str, seed: int, levels: Mapping[str, int], hidden: Sequenc
 
     Raises ConfigError if a dimension or level is unknown, or if the truth would break a limit.
     """
-    kind = family_of(family)
+    kind, seed = family_of(family), _whole(seed)
     if (
         set(levels) != set(DIMENSIONS)
         or not set(levels.values()) <= {0, 1, 3}
@@ -181,6 +183,16 @@ def split_of(seed: int) -> str:
             "training."
         )
     return SEED_SPLITS[seed // BLOCK]
+
+
+def _whole(seed: int) -> int:
+    """Returns a seed as an int, since the draws depend on its text."""
+    try:
+        if not isinstance(seed, bool):
+            return operator.index(seed)
+    except TypeError:
+        pass
+    raise ConfigError(f"The seed {seed!r} is a {type(seed).__name__}: give a whole number.")
 
 
 def _argument(one: Pick, split: str, draw: random.Random) -> str:

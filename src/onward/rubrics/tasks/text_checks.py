@@ -8,7 +8,16 @@ from __future__ import annotations
 
 import re
 
-from onward.rubrics.tasks.artefacts import Artefact, Facts, has_word, index_of, texts, word_count, words
+from onward.rubrics.tasks.artefacts import (
+    Artefact,
+    Facts,
+    has_word,
+    index_of,
+    rows_of,
+    texts,
+    word_count,
+    words,
+)
 
 SYNONYMS = {
     "materiality": "significance",
@@ -38,11 +47,11 @@ FILLER = (
 )
 """Neutral sentences without any term of a check; they only make a text longer."""
 PII = {
-    "email": re.compile(r"\b[\w.]+@[\w-]+\.\w+"),
-    "iban": re.compile(r"\b[A-Z]{2}\d{2}[A-Z0-9]{11,}\b"),
-    "phone": re.compile(r"\+\d{9,}"),
+    "email": re.compile(r"(?<![\w.+-])[\w.+-]+@[\w-]+\.\w+"),
+    "iban": re.compile(r"\b[A-Z]{2}\d{2}(?:[ -]?[A-Z0-9]){11,30}\b"),
+    "phone": re.compile(r"(?:\+|(?<![\d.,])00)\d(?:[ ()/.-]{0,2}\d){8,}"),
 }
-"""Raw forms of personal data; a masked one has asterisks and does not match."""
+"""Raw forms of personal data, in groups of digits as well; a masked one has asterisks and does not match."""
 
 
 def has_section(artefact: Artefact, arg: str, facts: Facts) -> bool:
@@ -137,7 +146,8 @@ def insert_term_in_title(artefact: Artefact, arg: str, facts: Facts) -> None:
 
 
 def unit_present(artefact: Artefact, arg: str, facts: Facts) -> bool:
-    return artefact["kpi"]["value"].endswith(f" {arg}")
+    form = rf"-?[\d.,]*\d {re.escape(arg)}"
+    return re.fullmatch(form, artefact["kpi"]["value"], re.ASCII) is not None
 
 
 def strip_unit(artefact: Artefact, arg: str, facts: Facts) -> None:
@@ -149,7 +159,7 @@ def wrong_unit(artefact: Artefact, arg: str, facts: Facts) -> None:
 
 
 def cites_resource(artefact: Artefact, arg: str, facts: Facts) -> bool:
-    return f"R{arg}" in artefact["citations"]
+    return isinstance(artefact["citations"], list) and f"R{arg}" in artefact["citations"]
 
 
 def drop_citation(artefact: Artefact, arg: str, facts: Facts) -> None:
@@ -162,7 +172,8 @@ def wrong_citation(artefact: Artefact, arg: str, facts: Facts) -> None:
 
 
 def pii_masked(artefact: Artefact, arg: str, facts: Facts) -> bool:
-    cells = (str(cell) for row in artefact["rows"] for cell in row.values())
+    parts = (*rows_of(artefact), *artefact["actions"], artefact["kpi"])
+    cells = (str(cell) for part in parts for cell in part.values())
     return not any(PII[arg].search(text) for text in (*texts(artefact), *cells))
 
 

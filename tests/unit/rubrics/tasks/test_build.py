@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -82,6 +85,48 @@ def test_a_task_is_a_pure_function_of_family_and_seed() -> None:
     assert one.brief != other.brief and one.compliant != other.compliant
 
 
+def test_a_seed_of_numpy_is_the_same_task() -> None:
+    one, other = make_task("sla_report", 3), make_task("sla_report", np.int64(3))
+    assert type(other.seed) is int
+    assert (one.brief, one.active, json.dumps(one.compliant)) == (
+        other.brief,
+        other.active,
+        json.dumps(other.compliant),
+    )
+
+
+def test_tasks_are_the_same_in_every_process() -> None:
+    program = (
+        "import hashlib, json; from onward.rubrics.tasks import make_task, Stakeholder, guided_bits\n"
+        "t = make_task('recall_notice', 4)\n"
+        "parts = [t.brief, [str(c) for c in t.active], t.weights.tolist(), t.build(t.probes()[2]),\n"
+        "    t.hidden, [Stakeholder(t).ask(n).text for n in t.levels], guided_bits(t, t.weights).tolist()]\n"
+        "print(hashlib.sha256(json.dumps(parts).encode()).hexdigest())"
+    )
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("0", "1")
+    }
+    assert len(found) == 1 and len(found.pop()) == 65
+
+
+def test_nothing_that_a_policy_or_a_judge_reads_leads_to_the_truth() -> None:
+    """The seed of a task is the key of its truth, and levels and weights are the truth itself."""
+    for family in FAMILIES:
+        task = make_task(family, 123_457)
+        texts = [task.brief, json.dumps(task.build(task.probes()[0])), *map(resource_text, task.resources)]
+        for text in texts:
+            assert "123457" not in text and "seed" not in text
+            assert not any(check.name in text for check in task.active)
+            assert not any(f"{weight:.3f}" in text for weight in task.weights if weight)
+
+
 def test_building_leaves_the_compliant_artefact_alone() -> None:
     task = make_task("sla_report", 1)
     before = json.dumps(task.compliant)
@@ -150,6 +195,8 @@ def test_the_facts_follow_from_the_resources_that_people_read(family: str) -> No
         }
         assert set(facts.flagged(str(percent))) == beyond
         assert 5 <= len(beyond) < len(items)
+    for seed in range(20):  # two at least, or no operator could change the figure
+        assert make_task(family, seed).facts.values["open"] >= 2
 
 
 def test_every_kind_of_check_is_met_in_training_and_no_family_repeats_another() -> None:
@@ -197,6 +244,10 @@ def test_bad_input_is_one_sentence() -> None:
         make_task("sla_repot", 1)
     with pytest.raises(ConfigError, match="The seed -1 is outside of 0 to 3999999"):
         make_task("sla_report", -1)
+    for wrong in (True, 1.0, "1", None):
+        seed: Any = wrong
+        with pytest.raises(ConfigError, match=f"The seed {seed!r} is a .*: give a whole number"):
+            make_task("sla_report", seed)
     task = make_task("sla_report", 1)
     with pytest.raises(ConfigError, match="3 bits were given for 11 checks"):
         task.build([True] * 3)

@@ -10,7 +10,14 @@ import pytest
 
 from onward.errors import ConfigError
 from onward.rubrics.check import Check
-from onward.rubrics.tasks import CHECKS, DIMENSIONS, describe
+from onward.rubrics.tasks import (
+    CHECKS,
+    DIMENSIONS,
+    HELD_OUT_FAMILIES,
+    TRAINING_FAMILIES,
+    describe,
+    make_task,
+)
 from onward.rubrics.tasks.artefacts import Contact, Facts, number
 from onward.rubrics.tasks.checks import conflict, require_known
 
@@ -161,6 +168,41 @@ CASES: list[tuple[Check, Callable[[dict[str, Any]], None], bool]] = [
     (Check("rounding", "0"), no_change, False),
     (Check("rounding", "0"), lambda a: [one.update(rate="3") for one in a["rows"]], True),
     (Check("id_format"), no_change, True),
+    # What a person would refuse, or accept.
+    (Check("max_words", "120"), change("body", "слово " * 121), False),
+    (Check("min_words", "20"), change("body", "élan 你好 " * 10), True),
+    (Check("has_section", "summary"), change("sections", 0, "text", TEN[4:]), False),  # nine words
+    (Check("no_duplicates", "id"), change("rows", 4, "id", " AB-0001 "), False),
+    (Check("no_duplicates", "id"), change("rows", 4, "id", ""), False),
+    (Check("no_duplicates", "id"), change("rows", []), False),
+    (Check("sorted_by", "date"), change("rows", []), False),
+    (Check("date_iso"), change("rows", []), False),
+    (Check("date_iso"), change("rows", 0, "date", "2026-13-45"), False),
+    (Check("date_iso"), change("rows", 0, "date", "٢٠٢٦-٠١-٠٥"), False),
+    (Check("currency_fmt"), change("rows", 0, "amount", "EUR ٤٠.٠٠"), False),
+    (Check("id_format"), change("rows", 3, "id", "AB-٠٠٠٤"), False),
+    (Check("each_row_has", "owner"), change("rows", 2, "owner", None), False),
+    (Check("each_row_has", "owner"), change("rows", 2, "owner", "N/A"), False),
+    (Check("each_row_has", "owner"), change("rows", []), False),
+    (Check("owner_assigned"), change("actions", 1, "owner", "TBD"), False),
+    (Check("owner_assigned"), change("actions", 1, "owner", None), False),
+    (Check("signoff_present", "manager"), change("metadata", "signoffs", 0, "name", " "), False),
+    (Check("signoff_present", "manager"), change("metadata", "signoffs", 0, "date", "-"), False),
+    (Check("unit_present", "h"), change("kpi", "value", "unknown h"), False),
+    (Check("unit_present", "h"), change("kpi", "value", "-1,250.5 h"), True),
+    (Check("cites_resource", "1"), change("citations", "R12 has it"), False),
+    (Check("cites_resource", "1"), change("citations", ["R12"]), False),
+    (Check("sum_matches", "total"), change("totals", "total", 10**400), False),
+    (Check("value_equals_input", "open"), change("values", "open", True), False),
+    (Check("pii_masked", "phone"), change("body", "Call +49 30 123 45 67"), False),
+    (Check("pii_masked", "phone"), change("body", "Call 0049 (30) 1234567"), False),
+    (Check("pii_masked", "phone"), change("body", "EUR 1,000.50 and 2,000.00 on 2026-01-05"), True),
+    (Check("pii_masked", "phone"), change("actions", 0, "next_step", "call +493012345678"), False),
+    (Check("pii_masked", "phone"), change("kpi", "value", "+493012345678"), False),
+    (Check("pii_masked", "iban"), change("title", "DE99 1234 5678 " + "9012 3456 78"), False),
+    (Check("pii_masked", "iban"), change("title", "Order AB12 of 2026"), True),
+    (Check("pii_masked", "email"), lambda a: a.update(rows=[], body="x.y+z@example.org"), False),
+    (Check("pii_masked", "email"), lambda a: a.update(rows=[]), True),
     (Check("id_format"), change("rows", 3, "id", "AB-004"), False),
 ]
 
@@ -187,6 +229,49 @@ def test_the_limit_of_words_counts_body_and_sections() -> None:
     assert CHECKS["max_words"].holds(artefact, "120", FACTS)
     artefact["body"] += "word"
     assert not CHECKS["max_words"].holds(artefact, "120", FACTS)
+
+
+READERS = {
+    "title": {"contains_term", "forbids_term", "pii_masked"},
+    "body": {"min_words", "max_words", "contains_term", "forbids_term", "pii_masked"},
+    "sections": {
+        "has_section", "max_words", "order_before", "contains_term", "forbids_term", "pii_masked",
+    },
+    "rows": {
+        "sum_matches", "row_count", "no_duplicates", "sorted_by", "date_iso", "currency_fmt", "id_format",
+        "rounding", "each_row_has",
+    },
+    "totals": {"sum_matches"},
+    "values": {"value_equals_input"},
+    "kpi": {"unit_present"},
+    "flagged": {"threshold_flagged"},
+    "citations": {"cites_resource"},
+    "actions": {"owner_assigned", "deadline_present", "next_step_present"},
+    "metadata": {"signoff_present"},
+}  # fmt: skip
+"""Part of an artefact → the checks that read it."""
+
+
+@pytest.mark.parametrize("form", [None, 3, [3], {"a": 1}, "text"])
+def test_no_check_is_satisfied_by_a_part_in_another_form(form: Any) -> None:
+    for family in (*TRAINING_FAMILIES, *HELD_OUT_FAMILIES):
+        task = make_task(family, 6)
+        for part, readers in READERS.items():
+            if part in ("title", "body") and form == "text":
+                continue
+            replaced: Any = {**task.compliant, part: form}
+            holding = {
+                check.name for check, holds in zip(task.active, task.bits(replaced), strict=True) if holds
+            }
+            assert not holding & readers, (family, part)
+
+
+@pytest.mark.parametrize("text", ["1" * 200_000, "a." * 200_000, "a@" * 200_000, "+1 " * 100_000])
+def test_an_enormous_text_is_read_in_linear_time(text: str) -> None:
+    """A quadratic reader would need hours."""
+    for name, arg in (("max_words", "120"), *(("pii_masked", kind) for kind in ("email", "iban", "phone"))):
+        artefact: Any = written() | {"body": text}
+        assert CHECKS[name].holds(artefact, arg, FACTS) in (True, False)
 
 
 def test_there_are_24_checks_and_every_dimension_has_some() -> None:

@@ -66,3 +66,16 @@ def test_a_workbook_keeps_numbers_and_escapes_text(tmp_path: Path) -> None:
             for one in ElementTree.fromstring(archive.read("xl/workbook.xml")).iter(f"{SHEET}sheet")
         ]
     assert names == ["a & b", "empty"]
+
+
+def test_a_workbook_with_any_cell_can_be_opened(tmp_path: Path) -> None:
+    path = tmp_path / "book.xlsx"
+    path.write_bytes(workbook({"a": [["bell \x07 and \ud800"], [float("nan")], [float("-inf")], [True]]}))
+    assert read_sheet(path, 1) == [["bell \ufffd and \ufffd"], ["nan"], ["-inf"], ["True"]]
+
+
+def test_a_line_break_in_a_cell_leaves_the_table_whole() -> None:
+    task = make_task("lab_sample_log", 1)
+    rows = [{**row, "name": "two\nlines | bar"} for row in task.compliant["rows"]]
+    text = markdown({**task.compliant, "rows": rows})
+    assert text.count("| two lines \\| bar |") == len(rows)

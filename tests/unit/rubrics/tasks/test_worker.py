@@ -56,3 +56,13 @@ def test_effort_goes_to_the_heaviest_checks_and_chance_is_the_tasks() -> None:
     assert guided_bits(task, weights, budget=11, by_chance=0.0).tolist() == (weights > 0).tolist()
     assert guided_bits(task, weights * 2).tolist() == guided_bits(task, weights).tolist()
     assert guided_score(task, task.weights) == float(guided_bits(task, task.weights) @ task.weights)
+
+
+def test_the_task_decides_which_of_equal_checks_the_worker_takes() -> None:
+    taken = np.zeros(11)
+    for task in TASKS:
+        found = guided_bits(task, np.ones(11), by_chance=0.0)
+        assert found.sum() == 4
+        taken += found
+    # 2,400 tasks: four standard errors of a share of 4/11 are 0.04.
+    assert taken / len(TASKS) == pytest.approx(np.full(11, 4 / 11), abs=0.04)
