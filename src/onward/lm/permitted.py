@@ -104,9 +104,9 @@ class Permitted:
         return Part(at, same.to(torch.uint8).argmax(-1), few, out)
 
     def _masked(self, places: list[int]) -> Part:
-        bits = np.stack([self._known(place).bits for place in places])
+        closed = np.stack([self._known(place).closed for place in places])
         at = torch.tensor(places, device=self._device)
-        outside = torch.from_numpy(bits == 0).to(self._device)
+        outside = torch.from_numpy(closed).to(self._device)
         return Part(at, self._targets[at], None, outside)
 
     def _known(self, place: int) -> AllowedTokens:
