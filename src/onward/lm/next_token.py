@@ -23,6 +23,8 @@ from onward.lm.shaping import masks_of, shape_
 AnAnswer = TypeVar("AnAnswer", bound=Answer)
 Masks = dict[int, AllowedTokens]
 """The mask of each place of the batch whose answer has a grammar."""
+_TOGETHER = 16_384
+"""Logits that are computed for nothing rather than in a second draw, whose calls take as long."""
 
 
 class Logits(Protocol):
@@ -83,6 +85,8 @@ def draw_next(answers: Sequence[AnAnswer], logits: Logits) -> list[tuple[AnAnswe
             drawn.append(_Drawn(place, mask.first, 0.0))
         else:
             (few if is_few(mask) else rest).append(place)
+    if rest and len(few) * logits.vocab <= _TOGETHER:
+        rest, few = sorted(rest + few), []
     if few:
         drawn += _draw_few(answers, few, logits, masks)
     if rest:
