@@ -99,6 +99,8 @@ class AllowedTokens:
         return packed.view(np.uint32)
 
     def __contains__(self, token: int) -> bool:
+        if self.is_forced:
+            return token == self.first
         if not self.is_listed:
             return 0 <= token < self.vocab and bool(self.data[token >> 3] >> (token & 7) & 1)
         ids = self.ids

@@ -1,5 +1,7 @@
 """Gradients under masks: those of the renormalised policy, by finite differences of a slow reference."""
 
+from __future__ import annotations
+
 import json
 import math
 from collections.abc import Callable

@@ -1,5 +1,7 @@
 """Updates under masks: what does not change their steps, and what their rows count."""
 
+from __future__ import annotations
+
 import copy
 from dataclasses import replace
 from pathlib import Path
@@ -10,12 +12,14 @@ import torch
 from torch import Tensor
 
 from onward.errors import OnwardError, TrainingError
-from onward.lm.algorithms import Rloo
+from onward.lm.algorithms import Ppo, Rloo
 from onward.lm.any_model.policy import AnyPolicy
-from onward.lm.learner import Learner, LearnerConfig
+from onward.lm.learner import CriticConfig, Learner, LearnerConfig
 from onward.lm.masks import AllowedTokens
+from onward.lm.pairs import Pair, usable
 from onward.lm.policy import Policy
 from onward.lm.sampler import Sampler
+from onward.lm.sft import SftConfig, SupervisedLearner
 from onward.lm.tokens import Call, TokenRow, rows_from_calls
 from onward.lm.trajectories import Selection, Trajectory
 
@@ -183,3 +187,87 @@ def test_rows_without_masks_are_packed_and_digested_as_before(policy: Policy) ->
     assert wanted.permitted is None and wanted.places == [(0, 1), (0, 4)] and row.masks_digest() == b""
     masked = replace(row, allowed={1: AllowedTokens.of_ids([6, 7], policy.shape.vocab)})
     assert policy.states([masked], None)[0].permitted is not None and masked.masks_digest() != b""
+
+
+# --- rows that cannot be what they say ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("learn", ["policy", "imitation"])
+def test_a_forced_token_other_than_the_one_of_its_mask_is_refused(policy: Policy, learn: str) -> None:
+    """It is trained nowhere, but its row has the masks of another answer."""
+    vocab = policy.shape.vocab
+    forced, choice = AllowedTokens.of_ids([6], vocab), AllowedTokens.of_ids([7, 8], vocab)
+    row = TokenRow([], [], [])
+    row.extend([1, 2], [9, 7], [0.0, -0.7], [forced, choice])
+    policy.new_adapter("x")
+    with pytest.raises(TrainingError, match="Token 9 is none of the 1 tokens"):
+        if learn == "policy":
+            next(Learner(policy, "x", ONE_STEP).update([row], [1.0]))
+        else:
+            next(SupervisedLearner(policy, "x", SftConfig(1e-3, 1)).update([row]))
+
+
+def test_masks_of_another_vocabulary_are_refused_beside_good_ones(policy: Policy) -> None:
+    vocab = policy.shape.vocab
+    rows = [TokenRow([], [], []) for _ in range(2)]
+    for row, size in zip(rows, (vocab, vocab - 1), strict=True):
+        row.extend([1, 2], [7], [-0.7], [AllowedTokens.of_ids([7, 8], size)])
+    with pytest.raises(TrainingError, match=f"masks of {vocab - 1} tokens and the network has {vocab}"):
+        policy.logprobs(rows)
+
+
+def test_a_row_without_a_choice_leaves_its_turn_reward_with_the_turn_before_it() -> None:
+    """Rows of a main conversation and of a helper, whose answer was forced: three turns, two rewards."""
+    forced, choice = AllowedTokens.of_ids([6], 9), AllowedTokens.of_ids([7, 8], 9)
+    calls = [
+        Call([1, 1], [7], [-0.7], 1.0, "a", allowed=[choice]),
+        Call([3, 3], [6], [0.0], 1.0, "helper", allowed=[forced]),
+        Call([2], [8], [-0.7], 1.0, "b", "a", allowed=[choice]),
+    ]
+    rows = rows_from_calls(calls)
+    assert [len(row.trained) for row in rows] == [2, 0]
+    tried = [Trajectory(rows, 1.0, turn_rewards=[0.25, 0.5, 0.25], group=0)] * 2
+    selection = Ppo().select(tried)
+    assert [len(one.rows) for one in selection.trajectories] == [1, 1]
+    assert selection.trajectories[0].token_rewards().tolist() == [0.75, 0.25]
+    first = [replace(calls[1], generation_id="first"), calls[0], calls[2]]
+    tried = [Trajectory(rows_from_calls(first), 1.0, turn_rewards=[0.5, 0.25, 0.25], group=0)] * 2
+    one, _ = Ppo().select(tried).trajectories
+    assert one.token_rewards().tolist() == [0.75, 0.25]  # nothing before it: the first choice has it
+
+
+def test_sides_of_a_pair_have_one_prompt_whatever_was_forced_after_it() -> None:
+    """A correction by hand, which is free, of an answer whose first token a grammar forced."""
+    forced, choice = AllowedTokens.of_ids([6], 9), AllowedTokens.of_ids([7, 8], 9)
+    free, masked = TokenRow([], [], []), TokenRow([], [], [])
+    free.extend([1, 2], [6, 7])
+    masked.extend([1, 2], [6, 8], allowed=[forced, choice])
+    found = usable([Pair([free], [masked]), Pair([masked], [free])], 10)
+    assert len(found.pairs) == 2 and not found.excluded
+
+
+def test_attempts_at_one_prompt_stay_in_one_fold_of_the_critic_whatever_was_forced(
+    policy: Policy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The prompt ends where sampling begins, not at the first choice: what followed it may differ."""
+    vocab = policy.shape.vocab
+    forced, choice = AllowedTokens.of_ids([6], vocab), AllowedTokens.of_ids([7, 8], vocab)
+    rows = []
+    for seen in (11, 12):  # what the environment replied to a forced call
+        row = TokenRow([], [], [])
+        row.extend([1, 2], [6], [0.0], [forced])
+        row.extend([seen], [7], [-0.7], [choice])
+        rows.append(row)
+    policy.new_adapter("x")
+    learner = Learner(policy, "x", replace(ONE_STEP, critic=CriticConfig()))
+    learner.open(rows)
+    assert learner.critic is not None
+    units: list[Any] = []
+
+    def judge(rows: Any, states: Any, returns: Any, named: Any, *_: Any) -> Any:
+        units.extend(named)
+        return [torch.zeros(len(one)) for one in returns]
+
+    monkeypatch.setattr(learner.critic, "judge", judge)
+    learner.warm_critic([torch.ones(1), torch.zeros(1)])
+    assert units[0][-1] == units[1][-1] == ("prompt", 1, 2)
