@@ -28,10 +28,7 @@ class Shaping:
         self.constraint: Constraint | None = None
         self.keeps_masks = request.for_training and request.grammar is not None
         self.only_masks = not (
-            request.shifts_logits
-            or request.alternatives
-            or request.top_k is not None
-            or request.top_p < 1.0
+            request.shifts_logits or request.alternatives or request.top_k is not None or request.top_p < 1.0
         )
         """True if temperature and mask are all that shapes the draw."""
         if request.grammar is not None:
