@@ -8,8 +8,9 @@ free rows of the same tokens. ``compile_seconds`` is what the first request with
 
 Results by processor time on the tiny network, whose pass takes hardly longer than a mask (one thread, the
 best of eight runs by turns, load 10 on two cores; results/constrained.json): 0.98 to 1.13 for ``enums``, 0.91
-to 0.96 for ``strings``, learning 0.98 and 1.24. With SmolLM2, before certain tokens were taken without a mask
-(8 answers of 20 tokens, one run of each side, load 26): 0.97 to 1.09, and 1.04 for ``strings``.
+to 0.96 for ``strings``, learning 0.98 and 1.24. With SmolLM2 (``--quick``, the best of two, load 15;
+results/constrained_smollm2.json): 1.17 and 1.18 for ``enums``, 1.00 and 1.03 for ``strings``, learning 0.96
+and 1.10. The wall-clock ratios of that run are noise of the load: 0.80 to 3.47.
 
     python benchmarks/constrained.py [--quick] [--json FILE] [--model NAME] [--threads N] [--repeats N]
 """
