@@ -6,10 +6,11 @@ at most places, and few at the others. ``ratio`` is the throughput under the gra
 0.85 or more is the aim. ``learning`` takes one step of the learner on the answers, with their masks and as
 free rows of the same tokens. ``compile_seconds`` is what the first request with a new schema waits for.
 
-Results by processor time (SmolLM2, one thread, 8 answers of 20 tokens, one run of each side, load 26 on two
-cores): 0.97 and 1.09 for ``enums``, 1.04 for ``strings``, learning 1.04 and 1.08. On the tiny network (32
-answers of 64 tokens, the best of six) 0.85 and 0.74, since a pass of it takes hardly longer than a mask.
-results/constrained.json is of an earlier version, which had only strings and no learning: 0.89 to 0.93.
+Results by processor time on the tiny network, whose pass takes hardly longer than a mask (one thread, the
+best of eight runs by turns, load 10 on two cores; results/constrained.json): 0.98 to 1.13 for ``enums``, 0.91
+to 0.96 for ``strings``, learning 0.98 and 1.24. With SmolLM2 (``--quick``, the best of two, load 15;
+results/constrained_smollm2.json): 1.17 and 1.18 for ``enums``, 1.00 and 1.03 for ``strings``, learning 0.96
+and 1.10. The wall-clock ratios of that run are noise of the load: 0.80 to 3.47.
 
     python benchmarks/constrained.py [--quick] [--json FILE] [--model NAME] [--threads N] [--repeats N]
 """

@@ -123,10 +123,10 @@ def _parts(targets: Tensor, head: Tensor, permitted: Permitted | None) -> Iterat
 
 def refuse_other_vocabulary(permitted: Permitted, vocab: int) -> None:
     """Raises TrainingError (DATA) for masks of another vocabulary than the network's."""
-    if permitted.vocab not in (0, vocab):
+    for other in permitted.vocabs - {vocab}:
         raise TrainingError(
             "DATA",
-            f"A row has masks of {permitted.vocab} tokens and the network has {vocab}: compile the grammar "
+            f"A row has masks of {other} tokens and the network has {vocab}: compile the grammar "
             f"for this network's vocabulary.",
         )
 

@@ -170,7 +170,7 @@ class Learner(Stepping):
             return
         rows, origin = batches.prepared.rows, batches.prepared.origin
         named = [(i,) for i in origin] if units is None else [units[i] for i in origin]
-        prompted = [(*n, ("prompt", *row.ids[: row.trained[0]])) for n, row in zip(named, rows, strict=True)]
+        prompted = [(*n, ("prompt", *row.prompt)) for n, row in zip(named, rows, strict=True)]
         self._fixed["values"] = critic.judge(
             rows,
             batches.each(self.name, lambda _, hidden: hidden.float()),

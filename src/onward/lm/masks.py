@@ -7,6 +7,7 @@ a kilobyte.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -16,6 +17,8 @@ from numpy.typing import NDArray
 
 _SHARED = 1024
 """Distinct masks that are remembered, so that equal ones are one object: at most 6 MiB for 49,152 tokens."""
+_UNPACKED = 64
+"""Masks that are remembered with a byte per token: at most 3 MiB for 49,152 tokens."""
 
 
 @dataclass(frozen=True)
@@ -41,10 +44,22 @@ class AllowedTokens:
         np.bitwise_or.at(words, chosen // 32, np.uint32(1) << (chosen % 32).astype(np.uint32))
         return _of_words(words.tobytes(), vocab)
 
+    @classmethod
+    def only(cls, token: int, vocab: int) -> AllowedTokens:
+        """Returns the set of one token."""
+        return _only(token, vocab)
+
     @property
     def is_forced(self) -> bool:
         """True if one token alone is allowed: nothing was decided at this place."""
         return self.count == 1
+
+    @property
+    def first(self) -> int:
+        """The smallest id: the only one of a forced token."""
+        if self.is_listed:
+            return int.from_bytes(self.data[:4], sys.byteorder)
+        return int(self.ids[0])
 
     @property
     def is_listed(self) -> bool:
@@ -68,6 +83,12 @@ class AllowedTokens:
         return np.unpackbits(np.frombuffer(self.data, np.uint8), count=self.vocab, bitorder="little")
 
     @property
+    def closed(self) -> NDArray[np.bool_]:
+        """One truth value per token of the vocabulary: true for a token that is not allowed. Read only, and
+        one array for equal masks."""
+        return _closed(self)
+
+    @property
     def words(self) -> NDArray[np.uint32]:
         """One bit per token, as a ``Constraint`` writes it."""
         if not self.is_listed:
@@ -78,6 +99,8 @@ class AllowedTokens:
         return packed.view(np.uint32)
 
     def __contains__(self, token: int) -> bool:
+        if self.is_forced:
+            return token == self.first
         if not self.is_listed:
             return 0 <= token < self.vocab and bool(self.data[token >> 3] >> (token & 7) & 1)
         ids = self.ids
@@ -93,5 +116,21 @@ def _of_words(raw: bytes, vocab: int) -> AllowedTokens:
     count = int(np.bitwise_count(words).sum())
     if count > len(words):
         return AllowedTokens(vocab, count, words.tobytes())
-    bits = np.unpackbits(words.view(np.uint8), count=vocab, bitorder="little")
-    return AllowedTokens(vocab, count, np.flatnonzero(bits).astype(np.int32).tobytes())
+    ids = np.flatnonzero(np.unpackbits(words.view(np.uint8), count=vocab, bitorder="little"))
+    return _only(int(ids[0]), vocab) if count == 1 else AllowedTokens(vocab, count, _listed(ids))
+
+
+@lru_cache(maxsize=_SHARED)
+def _only(token: int, vocab: int) -> AllowedTokens:
+    return AllowedTokens(vocab, 1, _listed(np.array([token])))
+
+
+def _listed(ids: NDArray[np.int64]) -> bytes:
+    return ids.astype(np.int32).tobytes()
+
+
+@lru_cache(maxsize=_UNPACKED)
+def _closed(mask: AllowedTokens) -> NDArray[np.bool_]:
+    outside = mask.bits == 0
+    outside.flags.writeable = False
+    return outside

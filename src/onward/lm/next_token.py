@@ -7,8 +7,7 @@ text of enums that is nearly everywhere. A draw depends on its own answer alone,
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -24,6 +23,8 @@ from onward.lm.shaping import masks_of, shape_
 AnAnswer = TypeVar("AnAnswer", bound=Answer)
 Masks = dict[int, AllowedTokens]
 """The mask of each place of the batch whose answer has a grammar."""
+_TOGETHER = 16_384
+"""Logits that are computed for nothing rather than in a second draw, whose calls take as long."""
 
 
 class Logits(Protocol):
@@ -54,11 +55,10 @@ class Computed:
         return self._logits if rows is None else self._logits[rows]
 
     def some(self, rows: Sequence[int], ids: Tensor) -> Tensor:
-        return self._logits[rows].gather(1, ids)
+        return self._logits[torch.tensor(rows, device=self.device)[:, None], ids]
 
 
-@dataclass(frozen=True)
-class _Drawn:
+class _Drawn(NamedTuple):
     place: int
     token: int
     logprob: float
@@ -71,27 +71,28 @@ def draw_next(answers: Sequence[AnAnswer], logits: Logits) -> list[tuple[AnAnswe
     masks = masks_of([answer.shaping for answer in answers], logits.vocab)
     if not masks:
         return _append(answers, _draw_all(answers, None, logits, masks), masks)
-    failed = [place for place, mask in masks.items() if not mask.count]
-    plain = [place for place, mask in masks.items() if mask.count and _only_masked(answers[place])]
-    certain = [place for place in plain if masks[place].is_forced]
-    few = [place for place in plain if not masks[place].is_forced and is_few(masks[place])]
-    apart = {*failed, *certain, *few}
-    rest = [place for place in range(len(answers)) if place not in apart]
-    drawn = [_Drawn(place, int(masks[place].ids[0]), 0.0) for place in certain]
+    failed: list[int] = []
+    few: list[int] = []
+    rest: list[int] = []
+    drawn: list[_Drawn] = []
+    for place, answer in enumerate(answers):
+        mask = masks.get(place)
+        if mask is not None and not mask.count:
+            failed.append(place)
+        elif mask is None or answer.shaping is None or not answer.shaping.only_masks:
+            rest.append(place)
+        elif mask.is_forced:
+            drawn.append(_Drawn(place, mask.first, 0.0))
+        else:
+            (few if is_few(mask) else rest).append(place)
+    if rest and len(few) * logits.vocab <= _TOGETHER:
+        rest, few = sorted(rest + few), []
     if few:
         drawn += _draw_few(answers, few, logits, masks)
     if rest:
         drawn += _draw_all(answers, rest, logits, masks)
-    drawn.sort(key=lambda one: one.place)
+    drawn.sort()  # places are distinct
     return [(answers[place], answers[place].broken()) for place in failed] + _append(answers, drawn, masks)
-
-
-def _only_masked(answer: Answer) -> bool:
-    """Returns whether temperature and mask are all that shapes the draw of this answer."""
-    request = answer.request
-    return not (
-        request.shifts_logits or request.alternatives or request.top_k is not None or request.top_p < 1.0
-    )
 
 
 def _append(answers: Sequence[AnAnswer], drawn: Sequence[_Drawn], masks: Masks) -> list[tuple[AnAnswer, str]]:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from onward.lm.kernels import attention
 from onward.lm.network import Shape
-from onward.lm.permitted import Permitted
+from onward.lm.permitted import Permitted, refuse_outside
 from onward.lm.sharing import Run
 from onward.lm.tokens import TokenRow
 
@@ -116,6 +116,10 @@ class Wanted:
         self.temperature = torch.tensor(temperature, dtype=torch.float32, device=device)
         self.permitted = None
         if any(row.allowed for row in rows):
+            for row in rows:
+                for t, mask in row.allowed.items():
+                    if mask.is_forced:  # the others are checked with their log-probs
+                        refuse_outside(mask, row.ids[t])
             masks = [rows[r].allowed.get(t) for r, t in self.places]
             self.permitted = Permitted(masks, targets, device)
 

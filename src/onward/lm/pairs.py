@@ -147,8 +147,7 @@ def _problem(pair: Pair, max_tokens: int) -> str:
     sides = [[row for row in side if row.trained] for side in (pair.chosen, pair.rejected)]
     if not all(sides):
         return "no_tokens"
-    prompts = [side[0].ids[: side[0].trained[0]] for side in sides]
-    if prompts[0] != prompts[1]:
+    if sides[0][0].prompt != sides[1][0].prompt:
         return "other_prompt"
     at, place = _first_difference(sides[0], sides[1])
     if at is None:

@@ -28,6 +28,16 @@ def is_few(mask: AllowedTokens) -> bool:
     return mask.count <= min(FEW, mask.vocab // _SHARE)
 
 
+def refuse_outside(mask: AllowedTokens, token: int) -> None:
+    """Raises TrainingError (DATA) for a token that its mask does not allow."""
+    if token not in mask:
+        raise TrainingError(
+            "DATA",
+            f"Token {token} is none of the {mask.count} tokens that the grammar allowed at its place: give "
+            f"each row the masks of the grammar that it was sampled under.",
+        )
+
+
 def padded_ids(masks: Sequence[AllowedTokens]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """Returns the allowed tokens (masks, most of them), filled up with token 0, and where they are filled."""
     width = max(one.count for one in masks)
@@ -60,18 +70,14 @@ class Permitted:
     ) -> None:
         """Raises TrainingError (DATA) for a target that its mask does not allow."""
         few, wide, free = [], [], []
-        self.vocab = 0
+        self.vocabs: set[int] = set()
+        """Sizes of the vocabularies that the masks are of."""
         for place, (one, target) in enumerate(zip(allowed, targets, strict=True)):
             if one is None:
                 free.append(place)
                 continue
-            if target not in one:
-                raise TrainingError(
-                    "DATA",
-                    f"Token {target} is none of the {one.count} tokens that the grammar allowed at its "
-                    f"place: give each row the masks of the grammar that it was sampled under.",
-                )
-            self.vocab = max(self.vocab, one.vocab)
+            refuse_outside(one, target)
+            self.vocabs.add(one.vocab)
             (few if is_few(one) else wide).append(place)
         self._allowed, self._device = allowed, device
         self._few, self._wide, self._free = few, wide, free
@@ -104,9 +110,9 @@ class Permitted:
         return Part(at, same.to(torch.uint8).argmax(-1), few, out)
 
     def _masked(self, places: list[int]) -> Part:
-        bits = np.stack([self._known(place).bits for place in places])
+        closed = np.stack([self._known(place).closed for place in places])
         at = torch.tensor(places, device=self._device)
-        outside = torch.from_numpy(bits == 0).to(self._device)
+        outside = torch.from_numpy(closed).to(self._device)
         return Part(at, self._targets[at], None, outside)
 
     def _known(self, place: int) -> AllowedTokens:

@@ -87,6 +87,12 @@ class TokenRow:
         forced = {t for t, allowed in self.allowed.items() if allowed.is_forced}
         return [t for t in range(1, len(self.ids)) if self.sampled[t] and t not in forced]
 
+    @property
+    def prompt(self) -> list[int]:
+        """The tokens before the first sampled one that has any before it. With a grammar it may lie before
+        the first trained one."""
+        return self.ids[: self.sampled.index(True, 1)]
+
     def extend(
         self,
         context: Sequence[int],

@@ -66,7 +66,7 @@ class Trajectory:
         """Returns, for each sampled turn in time, the index in ``order`` of the last trained token up to its
         end; -1 if there is none, since a grammar forced every token."""
         ends, seen = [], 0
-        for _, count in self._turns():
+        for _, count, _ in self.turns():
             seen += count
             ends.append(seen - 1)
         return ends
@@ -77,19 +77,20 @@ class Trajectory:
         The two differ when calls of several conversations alternate (an agent and its subordinate): the last
         turn, which carries the reward, need not be in the last row.
         """
-        return torch.tensor([t for first, count in self._turns() for t in range(first, first + count)])
+        return torch.tensor([t for first, count, _ in self.turns() for t in range(first, first + count)])
 
-    def _turns(self) -> list[tuple[int, int]]:
-        """Returns (index of the first trained token, count) of each turn, in the order of sampling."""
-        found: list[tuple[int, int, int]] = []
+    def turns(self) -> list[tuple[int, int, TokenRow]]:
+        """Returns (index of the first trained token, their count, row) of each turn, in the order of
+        sampling."""
+        found: list[tuple[int, int, int, TokenRow]] = []
         seen = 0
         for row in self.rows:
             for call, count in row.stretches():
-                found.append((call, seen, count))
+                found.append((call, seen, count, row))
                 seen += count
         if all(row.turns for row in self.rows):
             found.sort(key=lambda turn: turn[0])
-        return [(start, count) for _, start, count in found]
+        return [turn[1:] for turn in found]
 
     def token_rewards(self, penalty: Tensor | None = None) -> Tensor:
         """Returns (trained tokens,) rewards in ``order``: each at the last token of its turn, less
@@ -258,6 +259,21 @@ def _ended_alike(group: Sequence[Trajectory]) -> bool:
 
 
 def _without_empty_rows(one: Trajectory) -> Trajectory:
+    """Leaves out rows without a trained token. The rewards of their turns, in which a grammar forced every
+    token, go to the turns before them, as those of such turns in other rows do."""
     if all(one.counts):
         return one
-    return replace(one, rows=[row for row in one.rows if row.trained])
+    rows = [row for row in one.rows if row.trained]
+    if one.turn_rewards is None:
+        return replace(one, rows=rows)
+    rewards: list[float] = []
+    early = 0.0
+    for (_, _, row), reward in zip(one.turns(), one.turn_rewards, strict=True):
+        if row.trained:
+            rewards.append(float(reward) + early)
+            early = 0.0
+        elif rewards:
+            rewards[-1] += float(reward)
+        else:
+            early += float(reward)
+    return replace(one, rows=rows, turn_rewards=rewards)
