@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import sys
+import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -137,7 +138,8 @@ async def host(running: Any) -> Host:
 
 
 def answer(message_id: str, content: str = "The total is 42.", **more: Any) -> dict[str, Any]:
-    return {"no": 1, "id": message_id, "type": "response", "agentno": 0, "content": content, **more}
+    of_log = {"no": 1, "id": message_id, "type": "response", "agentno": 0, "timestamp": time.time()}
+    return {**of_log, "content": content, **more}
 
 
 async def show(page: Page, host: Host, *messages: dict[str, Any], again: bool = False) -> None:
@@ -271,6 +273,88 @@ async def test_fast_clicks_arrive_in_order_so_that_the_last_one_wins(page: Page,
     ]  # fmt: skip
 
 
+async def test_a_double_click_is_one_vote(page: Page, host: Host) -> None:
+    await show(page, host, answer("answer-1"))
+    await bar(page).get_by_role("button", name="Good answer").dblclick()
+    await page.wait_for_timeout(500)
+    await bar(page).get_by_role("button", name="Bad answer").click()
+    assert [vote.signal for vote in await host.votes(2)] == ["thumbs_up", "thumbs_down"]
+
+
+async def test_votes_while_offline_leave_the_page_as_the_last_one_that_was_taken(
+    page: Page, host: Host
+) -> None:
+    await show(page, host, answer("answer-1"))
+    await bar(page).get_by_role("button", name="Good answer").click()
+    await host.votes(1)
+    await page.context.set_offline(True)
+    await page.evaluate(
+        """() => { const all = document.querySelectorAll("#message-answer-1 [data-onward-vote]");
+                   for (const at of [1, 3, 6]) all[at].click(); }"""
+    )
+    await expect(page.get_by_role("alert")).to_have_count(3)
+    await page.context.set_offline(False)
+    pressed = page.locator("[aria-pressed=true]")
+    await expect(pressed).to_have_count(1)
+    await expect(pressed).to_have_accessible_name("Good answer")
+    await bar(page).get_by_role("button", name="Rate 5 of 5 stars").click()
+    assert [vote.signal for vote in await host.votes(2)] == ["thumbs_up", "rating"]
+
+
+async def test_a_damaged_store_of_the_browser_costs_no_buttons(page: Page, host: Host) -> None:
+    await page.goto(host.url)
+    await page.evaluate("localStorage.setItem('onward-votes', '[1, [\"x\"], [\"chat0001/answer-1\", 3]]')")
+    await show(page, host, answer("answer-1"))
+    await bar(page).get_by_role("button", name="Good answer").click()
+    assert [vote.signal for vote in await host.votes(1)] == ["thumbs_up"]
+
+
+async def test_thumbs_of_another_plugin_stay_and_do_not_displace_ours(page: Page, host: Host) -> None:
+    await page.goto(host.url)
+    await page.wait_for_function("globalThis.ready")
+    await page.evaluate("globalThis.others = ['thumb_up']")
+    await show(page, host, answer("answer-1"), again=True)
+    await expect(bar(page).locator(".action-thumb_up")).to_have_count(2)
+    await bar(page).get_by_role("button", name="Good answer").click()
+    assert [vote.signal for vote in await host.votes(1)] == ["thumbs_up"]
+    await show(page, host, answer("answer-1", "The total is 43."), again=True)
+    await expect(bar(page).get_by_role("button")).to_have_count(1 + 1 + 2 + 5 + 1)
+
+
+async def test_updates_of_an_answer_add_no_listeners_to_its_bar(page: Page, host: Host) -> None:
+    await page.goto(host.url)
+    await page.wait_for_function("globalThis.ready")
+    await page.evaluate(
+        """() => { globalThis.added = 0; const add = EventTarget.prototype.addEventListener;
+                   EventTarget.prototype.addEventListener = function (...given) {
+                     if (this.classList && this.classList.contains("step-action-buttons")) globalThis.added++;
+                     return add.apply(this, given); }; }"""
+    )
+    for content in ("The", "The total", "The total is 42."):
+        await show(page, host, answer("answer-1", content), again=True)
+    assert await page.evaluate("globalThis.added") == 2  # focusin and focusout, once
+
+
+async def test_removing_an_old_chat_is_no_vote_on_its_last_answer(page: Page, host: Host) -> None:
+    await show(page, host, answer("answer-2", timestamp=time.time() - 3600), answer("answer-1", timestamp=None))
+    await page.evaluate("callJsonApi('/chat_remove', {context: 'chat0001'})")
+    await page.evaluate("callJsonApi('/nudge', {context: 'chat0001'})")  # sent after it, so it arrives after it
+    async with asyncio.timeout(30):
+        while not host.runtime.given:
+            await asyncio.sleep(0.02)
+    assert [one["signal"] for one in host.runtime.given] == ["nudged"]
+
+
+async def test_an_older_answer_that_is_drawn_again_is_not_the_last_one(page: Page, host: Host) -> None:
+    await show(page, host, answer("answer-2", no=7))
+    await show(page, host, answer("answer-1", no=3), again=True)  # the user scrolls back
+    await page.evaluate("callJsonApi('/chat_reset', {context: 'chat0001'})")
+    async with asyncio.timeout(30):
+        while not host.runtime.given:
+            await asyncio.sleep(0.02)
+    assert [(one["signal"], one["message_id"]) for one in host.runtime.given] == [("reset", "answer-2")]
+
+
 async def test_copy_branch_nudge_and_reset_are_raw_implicit_signals(page: Page, host: Host) -> None:
     await show(page, host, answer("answer-1"))
     await bar(page).get_by_role("button", name="Copy").click()
@@ -336,11 +420,39 @@ async def test_a_person_approves_a_step_of_a_profile_on_the_page(page: Page, hos
     await expect(steps.get_by_role("listitem")).to_have_count(2)
     await steps.get_by_role("button", name="Approve deploy_to_tensorzero").click()
     await expect(steps.get_by_role("listitem")).to_have_count(1)
+    await page.wait_for_timeout(700)  # a click that is sooner may belong to a double click
     await steps.get_by_role("button", name="Refuse release").click()
     await expect(steps).to_have_text("None.")
     assert onward_approvals.gate("deploy_to_tensorzero", deploy, None, "release") is None
     refused = onward_approvals.gate("release", start, None, "release")
     assert refused is not None and "refused" in refused
+
+
+async def test_a_double_click_approves_one_step_and_steps_do_not_move_below_the_pointer(
+    page: Page, host: Host
+) -> None:
+    from usr.plugins.onward.helpers import onward_approvals  # type: ignore
+
+    sys.modules.pop(onward_approvals.STORE, None)
+    starts = [{"action": "start", "model_id": f"v{number}"} for number in range(3)]
+    for start in starts[:2]:
+        onward_approvals.gate("release", start, None, "release")
+    await page.goto(host.url)
+    await page.wait_for_function("globalThis.ready")
+    await page.goto(f"{host.url}/plugins/onward/webui/main.html")
+    steps = page.get_by_role("list", name="Steps that wait for your approval")
+    await expect(steps.get_by_role("listitem")).to_have_count(2)
+    refuse = steps.get_by_role("button", name="Refuse release").nth(1)
+    await refuse.focus()
+    onward_approvals.gate("release", starts[2], None, "release")
+    await expect(steps.get_by_role("listitem")).to_have_count(3, timeout=15_000)
+    await expect(refuse).to_be_focused()
+    await steps.get_by_role("button", name="Approve release").first.dblclick()
+    await expect(steps.get_by_role("listitem")).to_have_count(2)
+    assert len(onward_approvals.waiting()) == 2
+    assert [onward_approvals.gate("release", one, None, "release") is None for one in starts] == [
+        True, False, False,
+    ]  # fmt: skip
 
 
 async def test_the_host_refuses_a_vote_without_login_token_or_key(host: Host) -> None:
