@@ -175,3 +175,14 @@ def test_reports_go_to_the_chats_that_asked_else_to_the_newest_of_a_person() -> 
 )
 def test_a_job_that_a_tool_started_is_reported(answer: str, sentence: str | None) -> None:
     assert onward_reports.job_begins({"sample_size": 2500}, answer) == sentence
+
+
+@pytest.mark.parametrize("shown", [True, False])
+def test_a_job_is_reported_once_in_its_chat_and_never_if_reports_are_off(shown: bool) -> None:
+    context, answer = chat("1"), '{"job_id": "j", "number": 47, "samples": 10000}'
+    onward_reports.after_call(context, "start_training", {}, answer, shown=shown)
+    assert context.data[onward_reports.ASKED]
+    if shown:  # the loop reports the same job a little later
+        sentence = "Initiating RL training job #47 with 10K samples"
+        onward_reports.show([{"seq": 1, "message": sentence, "timestamp": "t"}], [context])
+    assert len(context.log.logs) == shown

@@ -93,7 +93,7 @@ export function mount(root) {
     item.append(" It does not wait any more.");
   };
   const step = (one) => {
-    const item = cell("li", `${one.tool} ${one.arguments} `);
+    const item = cell("li", `${one.tool} ${one.arguments} ${one.chat ? `(chat ${one.chat}) ` : ""}`);
     item.dataset.id = one.id;
     for (const [label, approved] of [["Approve", true], ["Refuse", false]]) {
       const button = cell("button", label);
