@@ -60,7 +60,7 @@ def test_widths_may_be_a_list_of_json_or_text() -> None:
     for given in ([64, 32], "64,32", "64, 32", (64, 32)):
         assert PPOConfig(hidden=given).hidden == (64, 32)  # type: ignore[arg-type]
     for wrong in ([64, 0], [64, "a"], "many", [1.5]):
-        with pytest.raises(ControlError, match="ppo: hidden is .*: give whole numbers of at least 1"):
+        with pytest.raises(ControlError, match=r"ppo: hidden is .*: give whole numbers of at least 1"):
             PPOConfig(hidden=wrong)  # type: ignore[arg-type]
 
 

@@ -175,13 +175,15 @@ def test_a_killed_update_is_completed_by_another_version_and_takes_nothing_for_a
     assert {step.action for step in install.uninstall(zero)} == {"removed"}
 
 
-def test_a_killed_first_installation_can_be_removed_again(zero: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_first_installation_can_be_removed_again(
+    zero: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before, write, left = files(zero), install.write_whole, [20]
 
     def stop(path: Path, data: bytes, mode: int) -> None:
         left[0] -= 1
         if not left[0]:
-            path.with_name(f".{path.name}.0badcafe.tmp").write_bytes(data[:9])  # as a killed process leaves it
+            path.with_name(f".{path.name}.0badcafe.tmp").write_bytes(data[:9])  # its draft
             raise KeyboardInterrupt
         write(path, data, mode)
 

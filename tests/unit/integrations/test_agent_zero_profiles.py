@@ -108,7 +108,8 @@ def test_an_approval_for_one_chat_is_none_for_another(gate: Any) -> None:
 
 
 def test_a_person_sees_the_arguments_whole_and_no_character_hides_or_turns_them(gate: Any) -> None:
-    padded = {"action": "start", "a_reason": "x" * 1500, "model_id": "the-real-one", "z": "\u202eno\u200b\u2028"}
+    padded = {"action": "start", "a_reason": "x" * 1500, "model_id": "the-real-one"}
+    padded |= {"z": "\u202eno\u200b\u2028"}
     assert "approval_needed" in gate("release", padded, None, "release")
     (step,) = onward_approvals.waiting()
     assert "the-real-one" in step["arguments"] and r"\u202eno\u200b\u2028" in step["arguments"]

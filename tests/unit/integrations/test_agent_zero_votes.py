@@ -3,15 +3,18 @@ does."""
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from agent_zero_page import handler, host_modules, make_agent_zero
 
 from onward.contracts import Feedback
 from onward.feedback.votes import is_negative
-from onward.integrations.agent_zero import signals
+from onward.integrations.agent_zero import install, signals
 from onward.integrations.agent_zero.plugin.helpers import onward_reports, onward_votes
 from onward.reward.components.user_feedback import UserFeedback, signal_value
 
@@ -120,6 +123,43 @@ def test_a_withdrawn_vote_is_not_against_the_model_at_the_gates() -> None:
     assert is_negative(feedback("withdrawn", 2)) is False
     assert is_negative(feedback("reset", 2, "implicit")) is None
     assert signal_value(feedback("withdrawn", 2)) is None
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = make_agent_zero(tmp_path_factory.mktemp("zero") / "a0")
+    install.install(made)
+    return made
+
+
+@pytest.mark.parametrize("name", ["feedback", "feedback_external", "signal", "status", "approve"])
+@pytest.mark.parametrize(
+    "body", [[], None, "text", 3, [["signal", "thumbs_up"]], {"signal": ["thumbs_up"], "project": "p" * 201}]
+)
+def test_a_body_of_another_kind_is_refused_in_one_sentence(root: Path, name: str, body: Any) -> None:
+    opted: list[str] = []
+    runtime = SimpleNamespace(
+        set_opt_out=opted.append, status=dict, feedback=lambda **_: {"ok": True}, opted_out=bool
+    )
+    with host_modules(root, runtime, {}):
+        answer = asyncio.run(handler(root, name).process(body, None))
+    if name == "approve" and isinstance(body, dict):
+        assert answer == {"ok": True, "waiting": []}  # it asks for the list
+        return
+    assert answer["ok"] is False and answer["error"].endswith(".") and "Error" not in answer["error"]
+    assert opted == []
+
+
+def test_only_messengers_may_vote_without_login_and_they_need_the_key(root: Path) -> None:
+    """What an agent writes into a page cannot post: a GET is never taken, a POST needs login and token."""
+    with host_modules(root, None, {}):
+        found = {name: handler(root, name) for name in ("feedback", "signal", "status", "approve")}
+        external = handler(root, "feedback_external")
+    for one in found.values():
+        assert (one.requires_auth(), one.requires_csrf(), one.requires_api_key()) == (True, True, False)
+        assert not hasattr(type(one), "get_methods")  # the host's default: POST alone
+    rules = (external.requires_auth(), external.requires_csrf(), external.requires_api_key())
+    assert rules == (False, False, True)
 
 
 class Log:

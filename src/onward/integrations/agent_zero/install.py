@@ -62,7 +62,7 @@ def install(root: Path, *, dry_run: bool = False, python: str = sys.executable) 
         require_agent_zero(root)
         before, wanted = _manifest(root), dict(_wanted(python))
         files = {path: digest(data) for path, data in sorted(wanted.items())}
-        steps = [_decide(root / path, path, sha, before.get(path, frozenset())) for path, sha in files.items()]
+        steps = [_decide(root, path, sha, before.get(path, frozenset())) for path, sha in files.items()]
         if not dry_run:
             _save(root, files, before)
             for step in steps:
@@ -164,7 +164,8 @@ def _wanted(python: str) -> Iterator[tuple[str, bytes]]:
     yield WORKER, (json.dumps(worker, indent=1) + "\n").encode()
 
 
-def _decide(target: Path, path: str, sha: str, written: frozenset[str]) -> Step:
+def _decide(root: Path, path: str, sha: str, written: frozenset[str]) -> Step:
+    target = root / path
     now = _digest_of(target)
     if now is None:
         return Step("new", path)
@@ -178,7 +179,7 @@ def _decide(target: Path, path: str, sha: str, written: frozenset[str]) -> Step:
 
 
 def _do(root: Path, step: Step, data: bytes, written: frozenset[str]) -> None:
-    """Carries out one step. What lies beside a file as ``.new`` is replaced or removed only if we wrote it."""
+    """Carries out one step. A ``.new`` beside the file is replaced or removed only if we wrote it."""
     target, sha = root / step.path, digest(data)
     beside, there = _beside(target), _digest_of(_beside(target))
     if step.action in ("new", "updated"):
@@ -268,8 +269,8 @@ def _alone(root: Path, dry_run: bool) -> Iterator[None]:
             yield
     except OSError as error:
         raise ConfigError(
-            f"{error.filename or root} cannot be read or changed ({error.strerror}): run this as the user that "
-            "Agent Zero runs as."
+            f"{error.filename or root} cannot be read or changed ({error.strerror}): run this as the user "
+            "that Agent Zero runs as."
         ) from error
 
 

@@ -1,8 +1,8 @@
 """Approvals: a step that matters waits until a person has agreed to it in the web interface, once.
 
-Standard library alone. An approval belongs to one chat and one tool with one set of arguments: anything else
-needs another one. It is used up by the call, and it expires. A person sees the arguments whole: a call that is
-too long to be read is refused.
+Standard library alone. An approval belongs to one chat and one tool with one set of arguments: anything
+else needs another one. It is used up by the call, and it expires. A person sees the arguments whole: a call
+that is too long to be read is refused.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ def gate(name: str, arguments: dict[str, Any], context: Any, groups: str) -> dic
     key = _key(chat, name, arguments)
     shown = readable(arguments)
     if len(shown) > LONGEST:
-        return {"refused": f"A person cannot approve {name} with {len(shown)} characters: give at most {LONGEST}."}
+        why = f"A person cannot approve {name} with {len(shown)} characters: give at most {LONGEST}."
+        return {"refused": why}
     with _lock:
         entries = _entries()
         entry = next((one for one in entries.values() if one["key"] == key), None)
@@ -61,7 +62,8 @@ def gate(name: str, arguments: dict[str, Any], context: Any, groups: str) -> dic
         if entry is None:
             of_chat = [one for one in entries.values() if one["chat"] == chat and one["state"] == "waiting"]
             if len(of_chat) >= MOST_OF_CHAT:
-                return {"refused": f"{len(of_chat)} steps of this chat wait for a person: report that and stop."}
+                why = f"{len(of_chat)} steps of this chat wait for a person: report that and stop."
+                return {"refused": why}
             entry = _add(entries, name, shown, key, chat)
     return {
         "approval_needed": entry["id"],
@@ -100,9 +102,7 @@ def readable(arguments: dict[str, Any]) -> str:
     )
 
 
-def _add(
-    entries: dict[str, dict[str, Any]], name: str, shown: str, key: str, chat: str
-) -> dict[str, Any]:
+def _add(entries: dict[str, dict[str, Any]], name: str, shown: str, key: str, chat: str) -> dict[str, Any]:
     entry = {
         "id": str(uuid.uuid4()),
         "key": key,

@@ -77,7 +77,8 @@ def count(number: int) -> str:
 
 def _say(context: Any, sentence: str) -> None:
     recent = list(getattr(context.log, "logs", ()))[-RECENT:]
-    if not any((getattr(one, "heading", ""), getattr(one, "content", "")) == (HEADING, sentence) for one in recent):
+    shown = {getattr(one, "content", "") for one in recent if getattr(one, "heading", "") == HEADING}
+    if sentence not in shown:
         context.log.log(type="info", heading=HEADING, content=sentence)
 
 
