@@ -90,9 +90,9 @@ def host(tmp_path: Path, bus: Bus, monkeypatch: pytest.MonkeyPatch) -> Iterator[
 
 
 def attach(host: Host, service: TrainingService, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Gives the tools the address and the key of a training service."""
+    """Gives the tools the address and the key of a training service, and not its base model: who asks for a
+    training for the first time does not know it."""
     monkeypatch.setenv("AGENTGYM_RL_API_KEY", service.key)
-    monkeypatch.setenv("RL_BASE_MODEL", service.ctx.settings.model.base)
     host.config["training_url"] = service.url
 
 
@@ -285,7 +285,7 @@ def results_of_slow(agent: Agent) -> bool:
 def control_trainer(agent: Agent, lines: list[Line]) -> str | Any:
     answers = results(agent)
     if not answers:
-        small = {"num_envs": 4, "n_steps": 32, "batch_size": 64}
+        small = {"num_envs": 4, "n_steps": 32, "batch_size": 64, "hidden": [32, 32]}
         return say("control_train", algorithm="ppo", environment="CartPole-v1", timesteps=800, settings=small)
     job_id = answers[0]["job_id"]
     if answers[-1].get("state") == "completed":

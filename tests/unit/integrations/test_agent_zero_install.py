@@ -294,8 +294,14 @@ def test_commands_report_and_refuse(zero: Path, tmp_path: Path) -> None:
     code, output = run("install", "--path", tmp_path)
     assert code == 2
     assert len(output.splitlines()) == 1 and "is no Agent Zero: expected agent.py and helpers/" in output
+    nowhere = ("--gateway", "http://127.0.0.1:9", "--nats", "nats://127.0.0.1:9")
+    code, output = run("check", "--path", zero, *nowhere)
+    assert code == 1
+    assert [line[:4] for line in output.splitlines()] == ["ok  "] * 4 + ["FAIL"] * 2
     code, output = run("uninstall", "--path", zero, "--json")
     assert code == 0 and {step["action"] for step in json.loads(output)} == {"removed"}
+    code, output = run("uninstall", "--path", zero)
+    assert code == 2 and output.startswith("There is no plugin of Onward in") and output.count("\n") == 1
 
 
 def test_the_wheel_gets_every_file_of_the_plugin() -> None:
