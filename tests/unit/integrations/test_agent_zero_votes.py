@@ -4,6 +4,7 @@ does."""
 from __future__ import annotations
 
 import asyncio
+import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +17,7 @@ from onward.contracts import Feedback
 from onward.feedback.votes import is_negative
 from onward.integrations.agent_zero import install, signals
 from onward.integrations.agent_zero.plugin.helpers import onward_reports, onward_votes
+from onward.integrations.agent_zero.worker.service import Worker
 from onward.reward.components.user_feedback import UserFeedback, signal_value
 
 PLACE = {"context": "chat0001", "message_id": "m-1"}
@@ -226,3 +228,31 @@ def test_a_job_is_reported_once_in_its_chat_and_never_if_reports_are_off(shown: 
         sentence = "Initiating RL training job #47 with 10K samples"
         onward_reports.show([{"seq": 1, "message": sentence, "timestamp": "t"}], [context])
     assert len(context.log.logs) == shown
+
+
+@pytest.mark.parametrize(
+    ("kind", "signal", "age", "expected"),
+    [
+        ("implicit", "abandoned", 5.0, "feedback"),
+        ("implicit", "abandoned", 600.0, "opted_out"),  # the task that was stopped was not recorded
+        ("explicit", "thumbs_down", 600.0, "feedback"),
+    ],
+)
+def test_a_stop_is_no_vote_on_a_task_that_had_ended_long_before(
+    tmp_path: Path, kind: str, signal: str, age: float, expected: str
+) -> None:
+    heard: list[dict[str, Any]] = []
+    worker = Worker(tmp_path, tmp_path, heard.append)
+    worker.take({"op": "settings"})
+    opened = {"op": "open", "t": "t-1", "root": "chat", "chat": "chat", "agent": 0, "at": 1.0}
+    worker.take({**opened, "content": {"user_message": "Count."}})
+    at = time.time()
+    worker.take({"op": "close", "t": "t-1", "at": at - age, "status": "success", "result": "Three."})
+    said = {"signal": signal, "kind": kind, "source": "webui"}
+    worker.take(
+        {"op": "feedback", "id": "f-1", "chat": "chat", "message": "", "at": at, "said": said, "link": None}
+    )
+    worker.end()
+    assert [(one["id"], one["as"]) for one in heard if one["op"] == "done"] == [
+        ("t-1", "recorded"), ("f-1", expected),
+    ]  # fmt: skip
