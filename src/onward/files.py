@@ -210,6 +210,21 @@ def locked(path: Path, busy: str) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def locked_folder(folder: Path, busy: str) -> Iterator[None]:
+    """Does what ``locked`` does with a folder that exists itself, and leaves no file in it. Raises
+    ConfigError with the sentence ``busy`` if another process holds it, OSError."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(busy) from None
+        yield
+    finally:
+        os.close(descriptor)
+
+
 # Paths that a user names: refused before any work is spent.
 
 

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
+from agent_zero_browser import Host, running_host
 from feedback_site import Site, running_site
 from playwright.async_api import Browser, BrowserContext, Page, async_playwright, expect
 
@@ -31,6 +32,18 @@ ARGUMENTS = [
 async def site(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Site]:
     async with running_site(tmp_path_factory.mktemp("site")) as site:
         yield site
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def agent_zero(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Host]:
+    async with running_host(tmp_path_factory.mktemp("zero")) as host:
+        yield host
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def host(agent_zero: Host) -> Host:
+    await agent_zero.forget()
+    return agent_zero
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -2,153 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-import re
-import sys
-from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
-
-import httpx
 import pytest
-import pytest_asyncio
-from agent_zero_page import Chat, host_modules, make_agent_zero, web
+from agent_zero_browser import Host, answer, bar, show
 from playwright.async_api import Page, expect
 
-from onward.bus import Bus, NatsServer
-from onward.capture.make_redactor import redactor_of
-from onward.capture.opt_out import OptOut
-from onward.clock import SystemClock
-from onward.config import Settings
-from onward.contracts import Feedback, decode
-from onward.feedback.intake import FeedbackIntake
-from onward.http.server import Server
-from onward.ids import new_id
-from onward.integrations.agent_zero import install
-from onward.integrations.agent_zero.signals import of_message
-
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-API_KEY = "key-of-the-host"
-
-
-class Recorded:
-    """Stands in for the plugin's runtime: the links of two answers, and the way of a vote to a real bus."""
-
-    LINKS = {"answer-1": ("t-1", 3), "answer-2": ("t-2", 5)}  # noqa: RUF012
-
-    def __init__(self, intake: FeedbackIntake) -> None:
-        self.intake, self.paused, self.opted, self.refuse = intake, False, set[str](), ""
-        self.given: list[dict[str, Any]] = []
-
-    def feedback(self, **given: Any) -> dict[str, Any]:
-        self.given.append(given)
-        if self.refuse:
-            return {"ok": False, "error": self.refuse}
-        said = {name: given[name] for name in ("signal", "kind", "value", "comment", "source") if given[name]}
-        if given["signal"] == "message":
-            meant = of_message(said.pop("comment"))
-            if meant is None:
-                return {"ok": True, "queued": False}
-            said["signal"] = meant
-        trajectory, turn = self.LINKS.get(given["message_id"], (None, None))
-        if trajectory:
-            said |= {"trajectory_id": trajectory, "turn_id": turn}
-        said["session_id"] = given["context_id"]
-        feedback_id = given["feedback_id"] or new_id()
-        self.tasks = [*getattr(self, "tasks", []), asyncio.create_task(self.intake.accept(feedback_id, said))]
-        return {"ok": True, "queued": True, "feedback_id": feedback_id}
-
-    def status(self) -> dict[str, Any]:
-        return {
-            "state": "paused" if self.paused else "recording", "reason": "", "recorded": 12, "queued": 3,
-            "open": 1, "feedback": 2, "opted_out": 0, "dropped": 0, "held": 0, "nats": "connected",
-            "gateway": "http://127.0.0.1:3000", "version": "0.1.0",
-            "model": {"id": "agent-zero-rl-v2.4", "version": "2.4", "event": "deployed",
-                      "deployed_at": "2026-03-28T12:00:00Z"},
-        }  # fmt: skip
-
-    def pause(self, paused: bool) -> None:
-        self.paused = paused
-
-    def set_opt_out(self, project: str, on: bool) -> None:
-        (self.opted.add if on else self.opted.discard)(project)
-
-    def opted_out(self, project: str) -> bool:
-        return project in self.opted
-
-
-@dataclass
-class Host:
-    url: str
-    bus: Bus
-    runtime: Recorded
-    chats: dict[str, Chat] = field(default_factory=dict)
-
-    async def votes(self, count: int, trajectory: str = "t-1") -> list[Feedback]:
-        """The votes on one trajectory on the stream, once there are ``count``."""
-        async with asyncio.timeout(30):
-            while True:
-                info = await self.bus.js.stream_info("RL_FEEDBACK")
-                found = [
-                    decode((await self.bus.js.get_msg("RL_FEEDBACK", seq=at)).data or b"", Feedback)
-                    for at in range(max(1, info.state.first_seq), info.state.last_seq + 1)
-                ]
-                mine = [one for one in found if one.trajectory_id == trajectory]
-                if len(mine) >= count:
-                    return mine
-                await asyncio.sleep(0.05)
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def running(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> AsyncIterator[tuple[Bus, str, Recorded, dict[str, Chat]]]:
-    folder: Path = tmp_path_factory.mktemp("zero")
-    root = make_agent_zero(folder / "a0")
-    install.install(root)
-    nats = NatsServer(folder / "nats")
-    await nats.start()
-    bus = await Bus.connect(nats.url, token=nats.token)
-    await bus.ensure_streams()
-    intake = FeedbackIntake(
-        folder, clock=SystemClock(), redactor=redactor_of(Settings()), opt_out=OptOut.parse("")
-    )
-    delivery = asyncio.create_task(intake.deliver(bus))
-    runtime, chats = Recorded(intake), {"chat0001": Chat("chat0001")}
-    with host_modules(root, runtime, chats):
-        server = Server(web(root, api_key=API_KEY), "127.0.0.1", 0)
-        await server.start()
-        yield bus, server.url, runtime, chats
-        await server.stop()
-    delivery.cancel()
-    await asyncio.gather(delivery, return_exceptions=True)
-    intake.close()
-    await bus.close()
-    await nats.stop()
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def host(running: Any) -> Host:
-    bus, url, runtime, chats = running
-    await bus.js.purge_stream("RL_FEEDBACK")
-    runtime.given, runtime.refuse, runtime.paused = [], "", False
-    return Host(url, bus, runtime, chats)
-
-
-def answer(message_id: str, content: str = "The total is 42.", **more: Any) -> dict[str, Any]:
-    return {"no": 1, "id": message_id, "type": "response", "agentno": 0, "content": content, **more}
-
-
-async def show(page: Page, host: Host, *messages: dict[str, Any], again: bool = False) -> None:
-    if not again:
-        await page.goto(host.url)
-        await page.wait_for_function("globalThis.ready")
-    await page.evaluate("messages => setMessages(messages)", list(messages))
-
-
-def bar(page: Page, message_id: str = "answer-1"):
-    return page.locator(f"#message-{message_id} .step-action-buttons")
 
 
 async def test_votes_stars_and_a_comment_arrive_linked_to_trajectory_and_turn(page: Page, host: Host) -> None:
@@ -271,87 +129,63 @@ async def test_fast_clicks_arrive_in_order_so_that_the_last_one_wins(page: Page,
     ]  # fmt: skip
 
 
-async def test_copy_branch_nudge_and_reset_are_raw_implicit_signals(page: Page, host: Host) -> None:
+async def test_a_double_click_is_one_vote(page: Page, host: Host) -> None:
     await show(page, host, answer("answer-1"))
-    await bar(page).get_by_role("button", name="Copy").click()
-    (copied,) = await host.votes(1)
-    assert (copied.signal, copied.kind, copied.value, copied.turn_id) == ("copied", "implicit", None, 3)
-    for endpoint in ("/plugins/_chat_branching/branch_chat", "/nudge", "/chat_reset", "/poll"):
-        await page.evaluate("path => callJsonApi(path, {context: 'chat0001'})", endpoint)
-    async with asyncio.timeout(30):
-        while len(host.runtime.given) < 4:
-            await asyncio.sleep(0.02)
-    sent = [(one["signal"], one["message_id"], one["kind"]) for one in host.runtime.given]
-    assert sent == [
-        ("copied", "answer-1", "implicit"), ("branched", "answer-1", "implicit"),
-        ("nudged", None, "implicit"), ("reset", "answer-1", "implicit"),
-    ]  # fmt: skip
+    await bar(page).get_by_role("button", name="Good answer").dblclick()
+    await page.wait_for_timeout(500)
+    await bar(page).get_by_role("button", name="Bad answer").click()
+    assert [vote.signal for vote in await host.votes(2)] == ["thumbs_up", "thumbs_down"]
 
 
-async def test_the_chats_of_the_scheduler_give_no_implicit_signal(page: Page, host: Host) -> None:
-    host.chats["chat0001"].type.value = "task"
-    await show(page, host, answer("answer-1"))
-    async with page.expect_response(re.compile("/onward/signal")) as waited:
-        await bar(page).get_by_role("button", name="Copy").click()
-    host.chats["chat0001"].type.value = "user"
-    assert await (await waited.value).json() == {"ok": True, "queued": False}
-    assert host.runtime.given == []
-
-
-async def test_the_status_page_shows_the_state_and_its_switches_work_by_keyboard(
+async def test_votes_while_offline_leave_the_page_as_the_last_one_that_was_taken(
     page: Page, host: Host
 ) -> None:
-    await page.goto(host.url)
-    await page.wait_for_function("globalThis.ready")
-    await page.goto(f"{host.url}/plugins/onward/webui/main.html")
-    facts = page.locator("dl")
-    await expect(facts).to_contain_text("Recorded12")
-    await expect(facts).to_contain_text("agent-zero-rl-v2.4 (version 2.4)")
-    await expect(facts).to_contain_text("Waiting for the bus3")
-    pause = page.get_by_role("switch", name="Pause all recording")
-    await pause.focus()
-    await page.keyboard.press("Space")
-    await expect(pause).to_have_attribute("aria-checked", "true")
-    assert host.runtime.paused
-    await page.get_by_label("Project").fill("private")
-    await page.get_by_role("switch", name="Do not record this project").click()
-    await expect(page.get_by_role("switch", name="Do not record this project")).to_have_attribute(
-        "aria-checked", "true"
+    await show(page, host, answer("answer-1"))
+    await bar(page).get_by_role("button", name="Good answer").click()
+    await host.votes(1)
+    await page.context.set_offline(True)
+    await page.evaluate(
+        """() => { const all = document.querySelectorAll("#message-answer-1 [data-onward-vote]");
+                   for (const at of [1, 3, 6]) all[at].click(); }"""
     )
-    assert host.runtime.opted == {"private"}
+    await expect(page.get_by_role("alert")).to_have_count(3)
+    await page.context.set_offline(False)
+    pressed = page.locator("[aria-pressed=true]")
+    await expect(pressed).to_have_count(1)
+    await expect(pressed).to_have_accessible_name("Good answer")
+    await bar(page).get_by_role("button", name="Rate 5 of 5 stars").click()
+    assert [vote.signal for vote in await host.votes(2)] == ["thumbs_up", "rating"]
 
 
-async def test_a_person_approves_a_step_of_a_profile_on_the_page(page: Page, host: Host) -> None:
-    from usr.plugins.onward.helpers import onward_approvals  # type: ignore
+async def test_a_damaged_store_of_the_browser_costs_no_buttons(page: Page, host: Host) -> None:
+    await page.goto(host.url)
+    await page.evaluate("localStorage.setItem('onward-votes', '[1, [\"x\"], [\"chat0001/answer-1\", 3]]')")
+    await show(page, host, answer("answer-1"))
+    await bar(page).get_by_role("button", name="Good answer").click()
+    assert [vote.signal for vote in await host.votes(1)] == ["thumbs_up"]
 
-    sys.modules.pop(onward_approvals.STORE, None)
-    deploy = {"model_id": "v2.4", "checkpoint_path": "s3://models/job-1"}
-    start = {"action": "start", "model_id": "v2.3"}
-    for tool, given in (("deploy_to_tensorzero", deploy), ("release", start)):
-        assert onward_approvals.gate(tool, given, None, "release") is not None
+
+async def test_thumbs_of_another_plugin_stay_and_do_not_displace_ours(page: Page, host: Host) -> None:
     await page.goto(host.url)
     await page.wait_for_function("globalThis.ready")
-    await page.goto(f"{host.url}/plugins/onward/webui/main.html")
-    steps = page.get_by_role("list", name="Steps that wait for your approval")
-    await expect(steps.get_by_role("listitem")).to_have_count(2)
-    await steps.get_by_role("button", name="Approve deploy_to_tensorzero").click()
-    await expect(steps.get_by_role("listitem")).to_have_count(1)
-    await steps.get_by_role("button", name="Refuse release").click()
-    await expect(steps).to_have_text("None.")
-    assert onward_approvals.gate("deploy_to_tensorzero", deploy, None, "release") is None
-    refused = onward_approvals.gate("release", start, None, "release")
-    assert refused is not None and "refused" in refused
+    await page.evaluate("globalThis.others = ['thumb_up']")
+    await show(page, host, answer("answer-1"), again=True)
+    await expect(bar(page).locator(".action-thumb_up")).to_have_count(2)
+    await bar(page).get_by_role("button", name="Good answer").click()
+    assert [vote.signal for vote in await host.votes(1)] == ["thumbs_up"]
+    await show(page, host, answer("answer-1", "The total is 43."), again=True)
+    await expect(bar(page).get_by_role("button")).to_have_count(1 + 1 + 2 + 5 + 1)
 
 
-async def test_the_host_refuses_a_vote_without_login_token_or_key(host: Host) -> None:
-    vote = {"context": "chat0001", "message_id": "answer-1", "signal": "thumbs_up"}
-    async with httpx.AsyncClient(base_url=host.url) as client:
-        assert (await client.post("/api/plugins/onward/feedback", json=vote)).status_code == 302
-        await client.get("/")
-        assert (await client.post("/api/plugins/onward/feedback", json=vote)).status_code == 403
-        path = "/api/plugins/onward/feedback_external"
-        assert (await client.post(path, json=vote)).status_code == 401
-        taken = await client.post(path, json=vote, headers={"X-API-KEY": API_KEY})
-        assert taken.json()["ok"]
-    (found,) = await host.votes(1)
-    assert (found.signal, found.source) == ("thumbs_up", "api")
+async def test_updates_of_an_answer_add_no_listeners_to_its_bar(page: Page, host: Host) -> None:
+    await page.goto(host.url)
+    await page.wait_for_function("globalThis.ready")
+    await page.evaluate(
+        """() => { globalThis.added = 0; const add = EventTarget.prototype.addEventListener;
+                   EventTarget.prototype.addEventListener = function (...given) {
+                     if (this.classList && this.classList.contains("step-action-buttons")) globalThis.added++;
+                     return add.apply(this, given); }; }"""
+    )
+    for content in ("The", "The total", "The total is 42."):
+        await show(page, host, answer("answer-1", content), again=True)
+    assert await page.evaluate("globalThis.added") == 2  # focusin and focusout, once

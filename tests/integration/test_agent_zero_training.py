@@ -90,9 +90,9 @@ def host(tmp_path: Path, bus: Bus, monkeypatch: pytest.MonkeyPatch) -> Iterator[
 
 
 def attach(host: Host, service: TrainingService, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Gives the tools the address and the key of a training service."""
+    """Gives the tools the address and the key of a training service, and not its base model: who asks for a
+    training for the first time does not know it."""
     monkeypatch.setenv("AGENTGYM_RL_API_KEY", service.key)
-    monkeypatch.setenv("RL_BASE_MODEL", service.ctx.settings.model.base)
     host.config["training_url"] = service.url
 
 
@@ -196,6 +196,39 @@ async def test_reports_of_the_coordinator_reach_the_chat(host: Host, bus: Bus) -
     ]
 
 
+async def test_without_show_reports_nothing_is_written_now_or_when_they_are_shown_again(
+    host: Host, bus: Bus
+) -> None:
+    context = host.context()
+    context.log = log = Log()  # type: ignore[attr-defined]
+    host.config["show_reports"] = False
+    await until(lambda: host.runtime.status()["nats"] == "connected", 30)
+    for number, sentence in enumerate(("Job j-1 has ended.", "Job j-2 has ended."), 1):
+        await bus.notify(subjects.REPORT, json.dumps({"message": sentence, "timestamp": "t"}).encode())
+        await until(lambda number=number: len(host.runtime.reports(0)) == number, 30)
+        await host.extensions.call_async("job_loop", None)
+        host.config["show_reports"] = True
+    assert log.of("info") == ["Job j-2 has ended."]
+
+
+async def test_without_keep_implicit_a_message_is_no_vote_and_a_vote_still_is(host: Host, bus: Bus) -> None:
+    host.config["keep_implicit"] = False
+    context = host.context()
+    context.log = log = Log()  # type: ignore[attr-defined]
+    await host.ask("What is 6 times 7?", context)
+    answer = context.agent0.history.all()[-1]
+    log.log(type="response", agentno=0, id=answer.id, content="42")
+    await until(lambda: host.runtime.status()["recorded"] == 1, 30)
+    await host.extensions.call_async("user_message_ui", context.agent0, data={"message": "That is wrong."})
+    host.runtime.feedback(context_id=context.id, message_id=answer.id, signal="thumbs_up")
+    await until(lambda: host.runtime.status()["feedback"] == 1, 30)
+    await until(lambda: host.runtime.status()["queued"] == 0, 30)
+    info = await bus.js.stream_info("RL_FEEDBACK")
+    assert info.state.messages == 1
+    message = await bus.js.get_msg("RL_FEEDBACK", seq=info.state.last_seq)
+    assert decode(message.data or b"", Feedback).signal == "thumbs_up"
+
+
 async def test_the_next_message_of_the_user_is_a_vote_on_the_answer_before(host: Host, bus: Bus) -> None:
     context = host.context()
     context.log = log = Log()  # type: ignore[attr-defined]
@@ -252,7 +285,7 @@ def results_of_slow(agent: Agent) -> bool:
 def control_trainer(agent: Agent, lines: list[Line]) -> str | Any:
     answers = results(agent)
     if not answers:
-        small = {"num_envs": 4, "n_steps": 32, "batch_size": 64}
+        small = {"num_envs": 4, "n_steps": 32, "batch_size": 64, "hidden": [32, 32]}
         return say("control_train", algorithm="ppo", environment="CartPole-v1", timesteps=800, settings=small)
     job_id = answers[0]["job_id"]
     if answers[-1].get("state") == "completed":

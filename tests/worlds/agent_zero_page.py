@@ -58,6 +58,7 @@ globalThis.setMessages = async (messages) => {
     const bar = element.querySelector(".step-action-buttons");
     bar.textContent = "";
     bar.append(createActionButton("content_copy", "Copy", () => {}));
+    for (const icon of globalThis.others || []) bar.append(createActionButton(icon, "Another's", () => {}));
     results.push({ args, result: { element } });
   }
   await feedback({ messages, results });

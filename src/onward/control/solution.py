@@ -6,6 +6,7 @@ Every number is from the run's own files. What was not reached is null, and noth
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -25,6 +26,9 @@ HYPERPARAMETERS = {
 """Setting of a run → its name in the report; settings that an algorithm lacks are left out."""
 _MOST_STAGES = 20
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_ ./+-]*")
+_BLOCK = re.compile(r"[!-~]([ -~]*[!-~])?\n(([ -~]*[!-~])?\n)*[ -~]*[!-~]\n")
+"""Text that a literal block keeps as it is: no line ends with a space, and the text with one end of line."""
+_NUMBERS = {"nan": ".nan", "inf": ".inf", "-inf": "-.inf"}
 _RESERVED = frozenset({"true", "false", "yes", "no", "on", "off", "null", "y", "n"})
 
 
@@ -134,7 +138,7 @@ def _lines(value: Mapping[str, Any], indent: str) -> Iterator[str]:
                 first, *rest = _lines(item, indent + "    ")
                 yield f"{indent}  - {first.strip()}"
                 yield from rest
-        elif isinstance(one, str) and "\n" in one:
+        elif isinstance(one, str) and _BLOCK.fullmatch(one):
             yield f"{indent}{_scalar(name)}: |"
             yield from (f"{indent}  {line}".rstrip() for line in one.rstrip("\n").split("\n"))
         else:
@@ -144,9 +148,17 @@ def _lines(value: Mapping[str, Any], indent: str) -> Iterator[str]:
 def _scalar(value: Any) -> str:
     if isinstance(value, str):
         plain = _PLAIN.fullmatch(value) and value.strip() == value and value.lower() not in _RESERVED
-        return value if plain else json.dumps(value, ensure_ascii=False)
+        return value if plain else _quoted(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return _NUMBERS[repr(value)]
     if isinstance(value, float) and "." not in (text := repr(value)) and "e" in text:
         return text.replace("e", ".0e")  # without a point, YAML 1.1 reads 1e-05 as text
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_scalar, value))}]"
     return json.dumps(value)
+
+
+def _quoted(text: str) -> str:
+    return "".join(
+        each if each.isprintable() else f"\\U{ord(each):08x}" for each in json.dumps(text, ensure_ascii=False)
+    )

@@ -56,6 +56,14 @@ def test_a_value_that_does_not_fit_is_refused_with_the_fix(kind: type, values: d
     assert str(error.value) == sentence
 
 
+def test_widths_may_be_a_list_of_json_or_text() -> None:
+    for given in ([64, 32], "64,32", "64, 32", (64, 32)):
+        assert PPOConfig(hidden=given).hidden == (64, 32)  # type: ignore[arg-type]
+    for wrong in ([64, 0], [64, "a"], "many", [1.5]):
+        with pytest.raises(ControlError, match=r"ppo: hidden is .*: give whole numbers of at least 1"):
+            PPOConfig(hidden=wrong)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("kind", CONFIGS.values(), ids=CONFIGS)
 def test_every_setting_is_explained_and_its_kind_said_in_words(kind: type) -> None:
     why, kinds = fields.explanations(kind), fields.field_types(kind)

@@ -87,6 +87,23 @@ def test_texts_numbers_and_lists_survive_yaml() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "value",
+    [
+        " lead\nx", "no end\nof line", "two\nends\n\n", "space \nat the end\n", "a\x85b", "\x7f",
+        "\u2028", "😀\n\x00", "零 é", "def f():\n    return 1\n\n\nf()\n", float("inf"), -float("inf"), 1e-5,
+        1e22, "1e5", "~", "a: b", "- x",
+    ],
+)  # fmt: skip
+def test_odd_texts_and_numbers_are_read_back_as_they_were(value: object) -> None:
+    document = {"k": value, "list": [{"first": 1, "second": value}]}
+    assert yaml.safe_load(yaml_text(document)) == document
+
+
+def test_what_is_no_number_is_none_in_yaml_either() -> None:
+    assert math.isnan(yaml.safe_load(yaml_text({"k": float("nan")}))["k"])
+
+
 def test_a_run_without_a_result_is_refused(tmp_path: Path, runs: tuple[Path, Path]) -> None:
     (tmp_path / "config.json").write_bytes((runs[0] / "config.json").read_bytes())
     with pytest.raises(ControlError, match="has no result yet"):

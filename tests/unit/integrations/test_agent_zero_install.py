@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import fnmatch
 import json
 import os
+import shutil
 import tomllib
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from agent_zero_page import make_agent_zero
 from commands import run_bytes
 
 from onward.errors import ConfigError
+from onward.files import locked_folder
 from onward.integrations.agent_zero import install
 
 ROOT = Path(__file__).parents[3]
@@ -133,6 +136,140 @@ def test_a_damaged_manifest_leads_nowhere_else(zero: Path, tmp_path: Path) -> No
     assert (tmp_path / "outside").exists() and (zero / "agent.py").exists()
 
 
+def older(zero: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, version: str) -> Path:
+    """Makes a plugin of another version, and the source that ``install`` takes; returns that source."""
+    source = tmp_path / f"source-{version}"
+    shutil.copytree(install.SOURCE, source, ignore=shutil.ignore_patterns("__pycache__"))
+    for path in (source / "plugin.yaml", source / "webui" / "votes.js", source / "hooks.py"):
+        path.write_text(path.read_text() + f"\n{'//' if path.suffix == '.js' else '#'} {version}\n")
+    monkeypatch.setattr(install, "SOURCE", source)
+    return source
+
+
+@pytest.mark.parametrize("writes", [0, 1, 2, 3, 30])
+def test_a_killed_update_is_completed_by_another_version_and_takes_nothing_for_a_users_change(
+    zero: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writes: int
+) -> None:
+    install.install(zero)
+    older(zero, monkeypatch, tmp_path, "two")
+    with monkeypatch.context() as killed:
+        left, write = [writes], install.write_whole
+
+        def stop(path: Path, data: bytes, mode: int) -> None:
+            if not left[0]:
+                raise KeyboardInterrupt
+            left[0] -= 1
+            write(path, data, mode)
+
+        killed.setattr(install, "write_whole", stop)
+        if writes < 4:
+            with pytest.raises(KeyboardInterrupt):
+                install.install(zero)
+        else:
+            install.install(zero)
+    assert install.is_unfinished(zero) == (0 < writes < 4)
+    third = older(zero, monkeypatch, tmp_path, "three")
+    assert "kept" not in actions(install.install(zero))
+    assert (zero / PLUGIN / "hooks.py").read_bytes() == (third / "hooks.py").read_bytes()
+    assert not install.is_unfinished(zero) and install.changes(zero) == []
+    assert {step.action for step in install.uninstall(zero)} == {"removed"}
+
+
+def test_a_killed_first_installation_can_be_removed_again(
+    zero: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, write, left = files(zero), install.write_whole, [20]
+
+    def stop(path: Path, data: bytes, mode: int) -> None:
+        left[0] -= 1
+        if not left[0]:
+            path.with_name(f".{path.name}.0badcafe.tmp").write_bytes(data[:9])  # its draft
+            raise KeyboardInterrupt
+        write(path, data, mode)
+
+    with monkeypatch.context() as killed:
+        killed.setattr(install, "write_whole", stop)
+        with pytest.raises(KeyboardInterrupt):
+            install.install(zero)
+    install.uninstall(zero)
+    assert files(zero) == before
+    assert not (zero / PLUGIN).exists()
+
+
+def test_two_installations_at_once_do_not_mix(zero: Path) -> None:
+    with (
+        locked_folder(zero, "busy"),
+        pytest.raises(ConfigError, match=r"Another installation works on .*: wait until"),
+    ):
+        install.install(zero)
+    assert not (zero / PLUGIN).exists()
+    install.install(zero)
+
+
+def test_a_users_own_file_beside_the_changed_one_stays_too(
+    zero: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install.install(zero)
+    place = zero / PLUGIN / "plugin.yaml"
+    place.write_text("mine")
+    older(zero, monkeypatch, tmp_path, "two")
+    install.install(zero)
+    new = place.with_name("plugin.yaml.new")
+    assert new.read_bytes() == (install.SOURCE / "plugin.yaml").read_bytes()
+    new.write_text("half merged")
+    older(zero, monkeypatch, tmp_path, "three")
+    (kept,) = [step for step in install.install(zero) if step.action == "kept"]
+    assert kept.note == "you changed it and plugin.yaml.new"
+    assert (place.read_text(), new.read_text()) == ("mine", "half merged")
+    new.write_bytes((install.SOURCE / "plugin.yaml").read_bytes())
+    place.write_bytes(new.read_bytes())  # the user has taken it over
+    assert "kept" not in actions(install.install(zero))
+    assert not new.exists()
+
+
+def test_a_pipe_in_the_place_of_a_file_is_kept_and_not_waited_for(zero: Path) -> None:
+    install.install(zero)
+    (zero / ROLE).unlink()
+    os.mkfifo(zero / ROLE)
+    assert actions(install.install(zero))["kept"] == {ROLE}
+    assert (zero / ROLE).is_fifo()
+
+
+def test_others_may_not_change_what_agent_zero_runs(zero: Path) -> None:
+    before = os.umask(0)
+    try:
+        install.install(zero)
+    finally:
+        os.umask(before)
+    written = [path for path in (zero / PLUGIN).rglob("*") if path.is_file()]
+    assert {path.stat().st_mode & 0o777 for path in written} == {0o644}
+
+
+def test_what_the_system_refuses_is_one_sentence(zero: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install.install(zero)
+
+    def refuse(path: Path, missing_ok: bool = False) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    with pytest.raises(ConfigError, match=r"cannot be read or changed \(Permission denied\): run this as"):
+        install.uninstall(zero)
+
+
+def test_a_file_in_the_place_of_a_folder_is_one_sentence(zero: Path) -> None:
+    (zero / "usr" / "plugins").rmdir()
+    (zero / "usr" / "plugins").write_text("x")
+    with pytest.raises(ConfigError, match=r"plugins"):
+        install.install(zero)
+
+
+def test_a_path_with_spaces_and_letters_of_other_alphabets_is_fine(tmp_path: Path) -> None:
+    zero = make_agent_zero(tmp_path / "Agent Zero – 零 'a'")
+    install.install(zero)
+    assert install.changes(zero) == []
+    assert {step.action for step in install.uninstall(zero)} == {"removed"}
+
+
 @pytest.mark.parametrize("old", ["python/helpers/extension.py", "helpers/extension.py"])
 def test_an_agent_zero_that_is_too_old_is_refused_in_one_sentence(tmp_path: Path, old: str) -> None:
     (tmp_path / "agent.py").touch()
@@ -157,8 +294,14 @@ def test_commands_report_and_refuse(zero: Path, tmp_path: Path) -> None:
     code, output = run("install", "--path", tmp_path)
     assert code == 2
     assert len(output.splitlines()) == 1 and "is no Agent Zero: expected agent.py and helpers/" in output
+    nowhere = ("--gateway", "http://127.0.0.1:9", "--nats", "nats://127.0.0.1:9")
+    code, output = run("check", "--path", zero, *nowhere)
+    assert code == 1
+    assert [line[:4] for line in output.splitlines()] == ["ok  "] * 4 + ["FAIL"] * 2
     code, output = run("uninstall", "--path", zero, "--json")
     assert code == 0 and {step["action"] for step in json.loads(output)} == {"removed"}
+    code, output = run("uninstall", "--path", zero)
+    assert code == 2 and output.startswith("There is no plugin of Onward in") and output.count("\n") == 1
 
 
 def test_the_wheel_gets_every_file_of_the_plugin() -> None:

@@ -7,6 +7,8 @@ import json
 import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -87,6 +89,42 @@ def test_a_step_waits_once_expires_and_belongs_to_its_arguments(monkeypatch: pyt
     clock[0] = onward_approvals.SECONDS + 1
     assert gate("deploy_to_tensorzero", given, None, "release") is not None  # expired
     assert not onward_approvals.decide(again["approval_needed"], True)
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(onward_approvals, "STORE", "_approvals_of_this_test")
+    yield onward_approvals.gate
+    sys.modules.pop("_approvals_of_this_test", None)
+
+
+def test_an_approval_for_one_chat_is_none_for_another(gate: Any) -> None:
+    first, second = SimpleNamespace(id="chat0001"), SimpleNamespace(id="chat0002")
+    given = {"action": "start", "model_id": "m"}
+    asked = gate("release", given, first, "release")
+    assert onward_approvals.decide(asked["approval_needed"], True)
+    assert gate("release", given, second, "release") is not None
+    assert gate("release", given, first, "release") is None
+
+
+def test_a_person_sees_the_arguments_whole_and_no_character_hides_or_turns_them(gate: Any) -> None:
+    padded = {"action": "start", "a_reason": "x" * 1500, "model_id": "the-real-one"}
+    padded |= {"z": "\u202eno\u200b\u2028"}
+    assert "approval_needed" in gate("release", padded, None, "release")
+    (step,) = onward_approvals.waiting()
+    assert "the-real-one" in step["arguments"] and r"\u202eno\u200b\u2028" in step["arguments"]
+    assert json.loads(step["arguments"]) == padded
+    answer = gate("release", {**padded, "a_reason": "x" * 5000}, None, "release")
+    assert answer.keys() == {"refused"} and "at most 4000" in answer["refused"]
+    assert len(onward_approvals.waiting()) == 1
+
+
+def test_an_agent_cannot_flood_the_page_or_push_out_the_steps_of_another_chat(gate: Any) -> None:
+    other, flood = SimpleNamespace(id="chat0001"), SimpleNamespace(id="chat0002")
+    asked = gate("release", {"action": "start", "model_id": "m"}, other, "release")
+    answers = [gate("release", {"action": "start", "model_id": f"m{n}"}, flood, "release") for n in range(60)]
+    assert ["refused" in one for one in answers] == [False] * 10 + [True] * 50
+    assert onward_approvals.decide(asked["approval_needed"], True)
 
 
 def test_the_command_of_the_tools_has_only_the_scopes_that_are_allowed() -> None:

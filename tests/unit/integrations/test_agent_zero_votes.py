@@ -3,16 +3,21 @@ does."""
 
 from __future__ import annotations
 
+import asyncio
+import time
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from agent_zero_page import handler, host_modules, make_agent_zero
 
 from onward.contracts import Feedback
 from onward.feedback.votes import is_negative
-from onward.integrations.agent_zero import signals
+from onward.integrations.agent_zero import install, signals
 from onward.integrations.agent_zero.plugin.helpers import onward_reports, onward_votes
+from onward.integrations.agent_zero.worker.service import Worker
 from onward.reward.components.user_feedback import UserFeedback, signal_value
 
 PLACE = {"context": "chat0001", "message_id": "m-1"}
@@ -122,6 +127,43 @@ def test_a_withdrawn_vote_is_not_against_the_model_at_the_gates() -> None:
     assert signal_value(feedback("withdrawn", 2)) is None
 
 
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = make_agent_zero(tmp_path_factory.mktemp("zero") / "a0")
+    install.install(made)
+    return made
+
+
+@pytest.mark.parametrize("name", ["feedback", "feedback_external", "signal", "status", "approve"])
+@pytest.mark.parametrize(
+    "body", [[], None, "text", 3, [["signal", "thumbs_up"]], {"signal": ["thumbs_up"], "project": "p" * 201}]
+)
+def test_a_body_of_another_kind_is_refused_in_one_sentence(root: Path, name: str, body: Any) -> None:
+    opted: list[str] = []
+    runtime = SimpleNamespace(
+        set_opt_out=opted.append, status=dict, feedback=lambda **_: {"ok": True}, opted_out=bool
+    )
+    with host_modules(root, runtime, {}):
+        answer = asyncio.run(handler(root, name).process(body, None))
+    if name == "approve" and isinstance(body, dict):
+        assert answer == {"ok": True, "waiting": []}  # it asks for the list
+        return
+    assert answer["ok"] is False and answer["error"].endswith(".") and "Error" not in answer["error"]
+    assert opted == []
+
+
+def test_only_messengers_may_vote_without_login_and_they_need_the_key(root: Path) -> None:
+    """What an agent writes into a page cannot post: a GET is never taken, a POST needs login and token."""
+    with host_modules(root, None, {}):
+        found = {name: handler(root, name) for name in ("feedback", "signal", "status", "approve")}
+        external = handler(root, "feedback_external")
+    for one in found.values():
+        assert (one.requires_auth(), one.requires_csrf(), one.requires_api_key()) == (True, True, False)
+        assert not hasattr(type(one), "get_methods")  # the host's default: POST alone
+    rules = (external.requires_auth(), external.requires_csrf(), external.requires_api_key())
+    assert rules == (False, False, True)
+
+
 class Log:
     def __init__(self) -> None:
         self.logs: list[Any] = []
@@ -175,3 +217,42 @@ def test_reports_go_to_the_chats_that_asked_else_to_the_newest_of_a_person() -> 
 )
 def test_a_job_that_a_tool_started_is_reported(answer: str, sentence: str | None) -> None:
     assert onward_reports.job_begins({"sample_size": 2500}, answer) == sentence
+
+
+@pytest.mark.parametrize("shown", [True, False])
+def test_a_job_is_reported_once_in_its_chat_and_never_if_reports_are_off(shown: bool) -> None:
+    context, answer = chat("1"), '{"job_id": "j", "number": 47, "samples": 10000}'
+    onward_reports.after_call(context, "start_training", {}, answer, shown=shown)
+    assert context.data[onward_reports.ASKED]
+    if shown:  # the loop reports the same job a little later
+        sentence = "Initiating RL training job #47 with 10K samples"
+        onward_reports.show([{"seq": 1, "message": sentence, "timestamp": "t"}], [context])
+    assert len(context.log.logs) == shown
+
+
+@pytest.mark.parametrize(
+    ("kind", "signal", "age", "expected"),
+    [
+        ("implicit", "abandoned", 5.0, "feedback"),
+        ("implicit", "abandoned", 600.0, "opted_out"),  # the task that was stopped was not recorded
+        ("explicit", "thumbs_down", 600.0, "feedback"),
+    ],
+)
+def test_a_stop_is_no_vote_on_a_task_that_had_ended_long_before(
+    tmp_path: Path, kind: str, signal: str, age: float, expected: str
+) -> None:
+    heard: list[dict[str, Any]] = []
+    worker = Worker(tmp_path, tmp_path, heard.append)
+    worker.take({"op": "settings"})
+    opened = {"op": "open", "t": "t-1", "root": "chat", "chat": "chat", "agent": 0, "at": 1.0}
+    worker.take({**opened, "content": {"user_message": "Count."}})
+    at = time.time()
+    worker.take({"op": "close", "t": "t-1", "at": at - age, "status": "success", "result": "Three."})
+    said = {"signal": signal, "kind": kind, "source": "webui"}
+    worker.take(
+        {"op": "feedback", "id": "f-1", "chat": "chat", "message": "", "at": at, "said": said, "link": None}
+    )
+    worker.end()
+    assert [(one["id"], one["as"]) for one in heard if one["op"] == "done"] == [
+        ("t-1", "recorded"), ("f-1", expected),
+    ]  # fmt: skip

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Annotated, Any, ClassVar, Literal
 
-from onward.control.core.fields import Range, check_fields
+from onward.control.core.fields import Range, as_tuples, check_fields
 from onward.errors import ControlError
 
 Rate = Annotated[float, Range(0, above=True)]
@@ -40,6 +40,8 @@ class Config:
     """Discount factor per step."""
 
     def __post_init__(self) -> None:
+        for name, value in as_tuples(self).items():
+            object.__setattr__(self, name, value)
         check_fields(self, self.algorithm)
         self.check()
 

@@ -47,6 +47,18 @@ def check_fields(config: Any, what: str) -> None:
             raise ControlError(f"{what}: {name} is {value!r}: give {wanted}.")
 
 
+def as_tuples(config: Any) -> dict[str, tuple[Any, ...]]:
+    """Returns the values of fields of widths that came from JSON as a list or from text (``64,64``)."""
+    found = {}
+    for name, kind in field_types(type(config)).items():
+        value = getattr(config, name)
+        if _plain(kind)[0] == tuple[int, ...] and isinstance(value, str | list):
+            read = _value(kind, value) if isinstance(value, str) else tuple(value)
+            if isinstance(read, tuple):
+                found[name] = read
+    return found
+
+
 def field_types(cls: type) -> dict[str, Any]:
     """Returns each field's type with bounds, in the order of definition."""
     hints = get_type_hints(cls, include_extras=True)

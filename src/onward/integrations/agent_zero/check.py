@@ -71,6 +71,8 @@ def points(plugin: Path = install.SOURCE) -> Iterator[tuple[str, str]]:
 def _files(root: Path) -> Check:
     if install.installed_version(root) is None:
         return Check("files", False, "The plugin is not installed: run onward agent-zero install.")
+    if install.is_unfinished(root):
+        return Check("files", False, "The last installation was ended before it was done: install it again.")
     changed = install.changes(root)
     missing = [step.path for step in changed if step.note == "is missing"]
     if missing:

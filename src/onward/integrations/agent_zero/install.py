@@ -1,7 +1,8 @@
 """Installs the plugin into an Agent Zero folder, and removes it again.
 
 A manifest in the plugin's folder lists each file that was written, with its hash. A file with another hash
-was changed by a user: it stays, and the new version is written beside it, with the ending ``.new``.
+was changed by a user: it stays, and the new version is written beside it, with the ending ``.new``. The
+manifest is written first, with the hashes of before, so a run that was killed is completed by the next one.
 
 Invariants: nothing of Agent Zero itself is touched, and no file of a user is overwritten or removed.
 """
@@ -10,15 +11,17 @@ from __future__ import annotations
 
 import hashlib
 import json
+import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from onward import __version__
 from onward.errors import ConfigError
-from onward.files import make_folder, read_json, write_whole
+from onward.files import locked_folder, make_folder, read_json, remove_drafts, write_whole
 
 SOURCE = Path(__file__).parent / "plugin"
 PLUGIN = "usr/plugins/onward"
@@ -29,6 +32,12 @@ WORKER = f"{PLUGIN}/worker.json"
 """Interpreter that has Onward: the plugin's worker runs with it, outside of Agent Zero's own environment."""
 KEPT = ("data", "config.json")
 """Names in the plugin's folder that its user and the plugin itself write: settings, and work for NATS."""
+
+MODE = 0o644
+"""Mode of what is written, less the umask: another user must not change code that Agent Zero runs."""
+_OTHER = "not a plain file"
+_Hashes = dict[str, frozenset[str]]
+"""Path → the hashes that this program has written there."""
 
 Action = Literal["new", "updated", "unchanged", "kept", "removed"]
 
@@ -49,24 +58,19 @@ def install(root: Path, *, dry_run: bool = False, python: str = sys.executable) 
     With ``dry_run`` nothing is written. Raises ConfigError for a folder that is no Agent Zero, for one that
     is too old, and for a folder that cannot be written.
     """
-    require_agent_zero(root)
-    before = _manifest(root)
-    wanted = dict(_wanted(python))
-    steps, files = [], {}
-    for path, data in sorted(wanted.items()):
-        target = root / path
-        steps.append(_decide(target, path, data, before.get(path)))
-        files[path] = digest(data)
-        if dry_run:
-            continue
-        if steps[-1].action in ("new", "updated"):
-            _write(target, data)
-        elif steps[-1].action == "kept" and _digest_of(_beside(target)) != files[path]:
-            _write(_beside(target), data)
-    steps += _drop(root, {path: old for path, old in before.items() if path not in wanted}, dry_run=dry_run)
-    if not dry_run:
-        document = {"version": __version__, "files": files}
-        _write(root / MANIFEST, (json.dumps(document, indent=1) + "\n").encode())
+    with _alone(root, dry_run):
+        require_agent_zero(root)
+        before, wanted = _manifest(root), dict(_wanted(python))
+        files = {path: digest(data) for path, data in sorted(wanted.items())}
+        steps = [_decide(root, path, sha, before.get(path, frozenset())) for path, sha in files.items()]
+        if not dry_run:
+            _save(root, files, before)
+            for step in steps:
+                _do(root, step, wanted[step.path], before.get(step.path, frozenset()))
+        gone = {path: old for path, old in before.items() if path not in wanted}
+        steps += _drop(root, gone, dry_run=dry_run)
+        if not dry_run:
+            _save(root, files, {})
     return steps
 
 
@@ -74,18 +78,19 @@ def uninstall(root: Path, *, dry_run: bool = False) -> list[Step]:
     """Removes what ``install`` wrote and no user changed; returns each file and what happened to it.
 
     Settings and the plugin's data, with work that waits for NATS, stay. Raises ConfigError where nothing is
-    installed.
+    installed, and for a folder that cannot be written.
     """
-    before = _manifest(root)
-    if not before:
-        raise ConfigError(
-            f"There is no plugin of Onward in {root}: give the folder that it was installed to."
-        )
-    steps = _drop(root, before, dry_run=dry_run)
-    if not dry_run:
-        (root / MANIFEST).unlink(missing_ok=True)
-        for place in (root / PLUGIN, root / PROFILE):
-            _remove_empty(place)
+    with _alone(root, dry_run):
+        before = _manifest(root)
+        if not before:
+            raise ConfigError(
+                f"There is no plugin of Onward in {root}: give the folder that it was installed to."
+            )
+        steps = _drop(root, before, dry_run=dry_run)
+        if not dry_run:
+            (root / MANIFEST).unlink(missing_ok=True)
+            for place in (root / PLUGIN, root / PROFILE):
+                _remove_empty(place)
     left = [name for name in KEPT if (root / PLUGIN / name).exists()]
     return [*steps, *(Step("kept", f"{PLUGIN}/{name}", "yours, not of the installation") for name in left)]
 
@@ -114,14 +119,20 @@ def installed_version(root: Path) -> str | None:
     return found.get("version") if isinstance(found, dict) else None
 
 
+def is_unfinished(root: Path) -> bool:
+    """Returns whether the last installation was killed before its end."""
+    found = read_json(root / MANIFEST)
+    return isinstance(found, dict) and "before" in found
+
+
 def changes(root: Path) -> list[Step]:
     """Returns the installed files that are changed or missing now."""
     found = []
-    for path, expected in _manifest(root).items():
+    for path, written in _manifest(root).items():
         now = _digest_of(root / path)
         if now is None:
             found.append(Step("removed", path, "is missing"))
-        elif now != expected:
+        elif now not in written:
             found.append(Step("kept", path, "was changed"))
     return found
 
@@ -153,58 +164,88 @@ def _wanted(python: str) -> Iterator[tuple[str, bytes]]:
     yield WORKER, (json.dumps(worker, indent=1) + "\n").encode()
 
 
-def _decide(target: Path, path: str, data: bytes, recorded: str | None) -> Step:
+def _decide(root: Path, path: str, sha: str, written: frozenset[str]) -> Step:
+    target = root / path
     now = _digest_of(target)
     if now is None:
         return Step("new", path)
-    if now == digest(data):
+    if now == sha:
         return Step("unchanged", path)
-    if now == recorded:
+    if now in written:
         return Step("updated", path)
-    return Step("kept", path, f"you changed it; the new version is in {_beside(target).name}")
+    if _digest_of(_beside(target)) in (None, sha, *written):
+        return Step("kept", path, f"you changed it; the new version is in {_beside(target).name}")
+    return Step("kept", path, f"you changed it and {_beside(target).name}")
 
 
-def _drop(root: Path, files: dict[str, str], *, dry_run: bool) -> list[Step]:
+def _do(root: Path, step: Step, data: bytes, written: frozenset[str]) -> None:
+    """Carries out one step. A ``.new`` beside the file is replaced or removed only if we wrote it."""
+    target, sha = root / step.path, digest(data)
+    beside, there = _beside(target), _digest_of(_beside(target))
+    if step.action in ("new", "updated"):
+        _write(target, data)
+    if step.action == "kept" and there in (None, *written) and there != sha:
+        _write(beside, data)
+    elif step.action != "kept" and there in (sha, *written):
+        beside.unlink()
+    for path in (target, beside):
+        remove_drafts(target.parent, path.name)
+
+
+def _drop(root: Path, files: Mapping[str, frozenset[str]], *, dry_run: bool) -> list[Step]:
     steps = []
-    for path, recorded in sorted(files.items()):
+    for path, written in sorted(files.items()):
         target = root / path
         now = _digest_of(target)
-        if now == recorded:
+        if now in written:
             steps.append(Step("removed", path))
         elif now is not None:
             steps.append(Step("kept", path, "you changed it"))
         if dry_run:
             continue
-        if now == recorded:
-            target.unlink()
-        if _digest_of(_beside(target)) == recorded:
-            _beside(target).unlink()
+        for each in (target, _beside(target)):
+            if _digest_of(each) in written:
+                each.unlink()
+            remove_drafts(target.parent, each.name)
     return steps
 
 
-def _manifest(root: Path) -> dict[str, str]:
+def _save(root: Path, files: dict[str, str], before: _Hashes) -> None:
+    """Writes the manifest. ``before``: hashes that files may still have, as long as the work is not done."""
+    document: dict[str, Any] = {"version": __version__, "files": files}
+    if before:
+        document["before"] = {path: sorted(written) for path, written in before.items()}
+    _write(root / MANIFEST, (json.dumps(document, indent=1) + "\n").encode())
+    remove_drafts((root / MANIFEST).parent, Path(MANIFEST).name)
+
+
+def _manifest(root: Path) -> _Hashes:
     found: Any = read_json(root / MANIFEST)
-    files = found.get("files") if isinstance(found, dict) else None
-    if not isinstance(files, dict):
-        return {}
-    return {path: sha for path, sha in files.items() if isinstance(sha, str) and _is_ours(path)}
+    written: dict[str, set[str]] = {}
+    for name in ("files", "before"):
+        part = found.get(name) if isinstance(found, dict) else None
+        for path, hashes in part.items() if isinstance(part, dict) else ():
+            given = hashes if isinstance(hashes, list) else [hashes]
+            if _is_ours(path):
+                written.setdefault(path, set()).update(one for one in given if isinstance(one, str))
+    return {path: frozenset(hashes - {_OTHER}) for path, hashes in written.items()}
 
 
 def _is_ours(path: str) -> bool:
     """Returns whether a manifest may name ``path``: a damaged one must not lead anywhere else."""
-    return path.startswith((PLUGIN + "/", PROFILE + "/")) and ".." not in Path(path).parts
+    inside = path.startswith((PLUGIN + "/", PROFILE + "/")) and ".." not in Path(path).parts
+    return inside and path.isprintable()
 
 
 def _digest_of(path: Path) -> str | None:
-    """Returns the hash of a file; None if there is none; no hash at all for a link or a folder."""
-    if path.is_symlink() or path.is_dir():
-        return "not a plain file"
+    """Returns the hash of a file; None if there is none; no hash at all for anything else, such as a link.
+    Raises OSError."""
     try:
+        if not stat.S_ISREG(path.lstat().st_mode):
+            return _OTHER
         return digest(path.read_bytes())
     except FileNotFoundError:
         return None
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read ({error.strerror}): make it readable.") from error
 
 
 def _beside(path: Path) -> Path:
@@ -213,11 +254,23 @@ def _beside(path: Path) -> Path:
 
 def _write(path: Path, data: bytes) -> None:
     make_folder(path.parent)
+    write_whole(path, data, MODE)
+
+
+@contextmanager
+def _alone(root: Path, dry_run: bool) -> Iterator[None]:
+    """Lets one installation at a time work on ``root``. Raises ConfigError, also for what the system
+    refuses."""
     try:
-        write_whole(path, data)
+        if dry_run or not root.is_dir():
+            yield
+            return
+        with locked_folder(root, f"Another installation works on {root}: wait until it has ended."):
+            yield
     except OSError as error:
         raise ConfigError(
-            f"{path} cannot be written ({error.strerror}): run this as the user that Agent Zero runs as."
+            f"{error.filename or root} cannot be read or changed ({error.strerror}): run this as the user "
+            "that Agent Zero runs as."
         ) from error
 
 

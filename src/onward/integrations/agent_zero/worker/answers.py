@@ -44,12 +44,13 @@ class Answers:
         rows.append((chat, f"task:{trajectory_id}", trajectory_id, None, session_id, at))  # type: ignore[arg-type]
         self._file.executemany("INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?, ?, ?)", rows)
 
-    def find(self, chat: str, message: str) -> Place | None:
-        """Returns where a message was recorded; without one, the latest task of the chat."""
+    def find(self, chat: str, message: str, *, since: float = 0.0) -> Place | None:
+        """Returns where a message was recorded; without one, the latest task of the chat, unless it had ended
+        before ``since``."""
         if message:
             where, values = "chat = ? AND message = ?", (chat, message)
         else:
-            where, values = "chat = ? AND turn_id IS NULL", (chat,)
+            where, values = "chat = ? AND turn_id IS NULL AND at >= ?", (chat, since)
         row = self._file.execute(
             f"SELECT trajectory_id, turn_id, session_id FROM answers WHERE {where} ORDER BY at DESC LIMIT 1",
             values,

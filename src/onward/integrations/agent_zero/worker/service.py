@@ -34,6 +34,8 @@ RETRY_SECONDS = 1.0
 """First pause before what could not be stored is tried again; it doubles up to ``LONGEST_PAUSE``."""
 LONGEST_PAUSE = 10.0
 END_SECONDS = 2.0
+ENDED_SECONDS = 30.0
+"""Age at which a task that has ended is no longer the one that was stopped."""
 TOKEN, KEY = "ONWARD_NATS_TOKEN", "ONWARD_API_KEY"
 _log = logs.get("agent_zero")
 
@@ -244,7 +246,11 @@ class Worker:
         return not event.get("message") and str(event["chat"]) in chats
 
     def _place(self, event: Event) -> Place | None:
-        return self._answers.find(str(event["chat"]), str(event.get("message") or ""))
+        """Returns what feedback is about. An action that names no answer is about the task that it has just
+        ended; if that one was not recorded, an older task of the chat must not pay for it."""
+        is_action = event["said"].get("kind") == "implicit"
+        since = float(event.get("at", 0.0)) - ENDED_SECONDS if is_action else 0.0
+        return self._answers.find(str(event["chat"]), str(event.get("message") or ""), since=since)
 
     def _records(self, assembly: Assembly, task: str) -> list[dict[str, Any]]:
         """Fetches the gateway's records of a task whose model was asked there."""

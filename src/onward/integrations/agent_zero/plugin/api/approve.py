@@ -8,6 +8,8 @@ class Approve(ApiHandler):
     step."""
 
     async def process(self, input: dict, request: Request) -> dict | Response:
+        if not isinstance(input, dict):
+            return {"ok": False, "error": "The body must be a JSON object."}
         try:
             from usr.plugins.onward.helpers import onward_approvals
 

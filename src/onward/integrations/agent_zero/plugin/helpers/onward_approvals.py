@@ -1,7 +1,8 @@
 """Approvals: a step that matters waits until a person has agreed to it in the web interface, once.
 
-Standard library alone. An approval belongs to one tool with one set of arguments: other arguments need
-another one. It is used up by the call, and it expires.
+Standard library alone. An approval belongs to one chat and one tool with one set of arguments: anything
+else needs another one. It is used up by the call, and it expires. A person sees the arguments whole: a call
+that is too long to be read is refused.
 """
 
 from __future__ import annotations
@@ -12,12 +13,17 @@ import sys
 import threading
 import time
 import types
+import unicodedata
 import uuid
 from typing import Any
 
 STORE = "_onward_agent_zero_approvals"
 SECONDS = 1800.0
 MOST = 50
+MOST_OF_CHAT = 10
+"""Steps of one chat that may wait: more of them would only hide what matters."""
+LONGEST = 4000
+"""Characters of the arguments that a person can be asked to read."""
 STEPS: dict[str, tuple[str, frozenset[str]]] = {
     "start_training": ("train", frozenset()),
     "control_train": ("train", frozenset()),
@@ -38,7 +44,12 @@ def gate(name: str, arguments: dict[str, Any], context: Any, groups: str) -> dic
         return None
     if actions and arguments.get("action") not in actions:
         return None
-    key = _key(name, arguments)
+    chat = str(getattr(context, "id", ""))
+    key = _key(chat, name, arguments)
+    shown = readable(arguments)
+    if len(shown) > LONGEST:
+        why = f"A person cannot approve {name} with {len(shown)} characters: give at most {LONGEST}."
+        return {"refused": why}
     with _lock:
         entries = _entries()
         entry = next((one for one in entries.values() if one["key"] == key), None)
@@ -49,7 +60,11 @@ def gate(name: str, arguments: dict[str, Any], context: Any, groups: str) -> dic
             del entries[entry["id"]]
             return {"refused": f"A person refused this call of {name}. Report that, and do not try again."}
         if entry is None:
-            entry = _add(entries, name, arguments, key, str(getattr(context, "id", "")))
+            of_chat = [one for one in entries.values() if one["chat"] == chat and one["state"] == "waiting"]
+            if len(of_chat) >= MOST_OF_CHAT:
+                why = f"{len(of_chat)} steps of this chat wait for a person: report that and stop."
+                return {"refused": why}
+            entry = _add(entries, name, shown, key, chat)
     return {
         "approval_needed": entry["id"],
         "message": f"A person must approve this call of {name} on Onward's page. Report that and stop; after "
@@ -77,14 +92,22 @@ def decide(approval_id: str, approved: bool) -> bool:
         return True
 
 
-def _add(
-    entries: dict[str, dict[str, Any]], name: str, arguments: dict[str, Any], key: str, chat: str
-) -> dict[str, Any]:
+def readable(arguments: dict[str, Any]) -> str:
+    """Returns the arguments as a person sees them: whole, in order of their names, without characters that
+    are invisible or turn the direction of the text."""
+    text = json.dumps(arguments, ensure_ascii=False, sort_keys=True)
+    return "".join(
+        f"\\u{ord(each):04x}" if unicodedata.category(each) in ("Cc", "Cf", "Cs", "Zl", "Zp") else each
+        for each in text
+    )
+
+
+def _add(entries: dict[str, dict[str, Any]], name: str, shown: str, key: str, chat: str) -> dict[str, Any]:
     entry = {
         "id": str(uuid.uuid4()),
         "key": key,
         "tool": name,
-        "arguments": json.dumps(arguments, ensure_ascii=False)[:1000],
+        "arguments": shown,
         "chat": chat,
         "state": "waiting",
         "until": time.monotonic() + SECONDS,
@@ -103,5 +126,5 @@ def _entries() -> dict[str, dict[str, Any]]:
     return store.entries
 
 
-def _key(name: str, arguments: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps([name, arguments], sort_keys=True).encode()).hexdigest()
+def _key(chat: str, name: str, arguments: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps([chat, name, arguments], sort_keys=True).encode()).hexdigest()

@@ -11,6 +11,9 @@ from typing import Any
 HEADING = "icon://school Onward"
 ASKED = "onward_reports"
 """Key in the data of a chat: work of the trainer was requested there, so its reports belong there."""
+RECENT = 50
+"""Items of a chat among which a sentence is not repeated: a job that begins is reported by its tool at once,
+and a little later by the loop itself."""
 
 
 def mark(context: Any) -> None:
@@ -29,23 +32,29 @@ def chats_of(contexts: list[Any]) -> list[Any]:
 
 def show(reports: list[dict[str, Any]], contexts: list[Any], notify: Any = None) -> int:
     """Writes reports into chats and returns the number of the last one. ``notify`` gets each sentence too."""
-    last = 0
     for report in reports:
         sentence = str(report["message"])
         for context in chats_of(contexts):
-            context.log.log(type="info", heading=HEADING, content=sentence)
+            _say(context, sentence)
         if notify is not None:
             notify(sentence)
-        last = max(last, int(report["seq"]))
-    return last
+    return last_of(reports)
 
 
-def after_call(context: Any, name: str, arguments: dict[str, Any], answer: str) -> None:
-    """Registers the chat of a tool call for reports, and reports a training job that the call has started."""
+def last_of(reports: list[dict[str, Any]]) -> int:
+    """Returns the number of the last report; 0 without one."""
+    return max((int(report["seq"]) for report in reports), default=0)
+
+
+def after_call(
+    context: Any, name: str, arguments: dict[str, Any], answer: str, *, shown: bool = True
+) -> None:
+    """Registers the chat of a tool call for reports, and, if they are ``shown``, reports a training job that
+    the call has started."""
     mark(context)
-    sentence = job_begins(arguments, answer) if name == "start_training" else None
+    sentence = job_begins(arguments, answer) if name == "start_training" and shown else None
     if sentence is not None:
-        context.log.log(type="info", heading=HEADING, content=sentence)
+        _say(context, sentence)
 
 
 def job_begins(arguments: dict[str, Any], answer: str) -> str | None:
@@ -64,6 +73,13 @@ def job_begins(arguments: dict[str, Any], answer: str) -> str | None:
 def count(number: int) -> str:
     """Formats a number of samples: ``10K``, ``2.5K``, ``640``."""
     return f"{number:,}" if number < 1000 or number % 100 else f"{number / 1000:,g}K"
+
+
+def _say(context: Any, sentence: str) -> None:
+    recent = list(getattr(context.log, "logs", ()))[-RECENT:]
+    shown = {getattr(one, "content", "") for one in recent if getattr(one, "heading", "") == HEADING}
+    if sentence not in shown:
+        context.log.log(type="info", heading=HEADING, content=sentence)
 
 
 def _age(context: Any) -> Any:

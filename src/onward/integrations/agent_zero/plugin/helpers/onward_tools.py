@@ -222,7 +222,8 @@ def _answer(context: Any, name: str, arguments: dict[str, Any]) -> str:
     except (OSError, RuntimeError) as error:
         return error_text(f"Onward's tools do not answer ({error}): run onward agent-zero check.")
     try:
-        onward_reports.after_call(context, name, arguments, text)
+        shown = bool(settings.get("show_reports", True))
+        onward_reports.after_call(context, name, arguments, text, shown=shown)
     except Exception as error:  # the answer counts, not its echo in the chat
         logging.getLogger("onward").debug("no report in the chat: %s", type(error).__name__)
     return text if len(text.encode()) <= MOST else text.encode()[:MOST].decode(errors="ignore")

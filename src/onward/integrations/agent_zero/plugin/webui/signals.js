@@ -13,10 +13,12 @@ const ENDPOINTS = [
 ];
 const answers = new Map();
 
-// Remembers the last answer of a chat and when it was first seen.
-export function seen(context, id) {
+// Remembers the last answer of a chat and when it was given. An old chat that is opened, scrolled or cleaned up
+// has old answers, so the time is the host's (seconds); without it, the answer counts as old.
+export function seen(context, { id, no, timestamp }) {
   const known = answers.get(context);
-  if (!known || known.id !== id) answers.set(context, { id, at: Date.now() });
+  if (known && known.id !== id && known.no > no) return;
+  answers.set(context, { id, no, at: typeof timestamp === "number" ? timestamp * 1000 : 0 });
 }
 
 export function signalOf(endpoint, data, now = Date.now()) {

@@ -4,6 +4,7 @@ import { callJsonApi } from "/js/api.js";
 import { toastFrontendError } from "/components/notifications/notification-store.js";
 
 const EVERY_MS = 5000;
+const TWICE_MS = 600;
 const STATES = {
   recording: "Recording",
   paused: "Paused",
@@ -65,23 +66,44 @@ export function mount(root) {
   });
   project.addEventListener("change", () => act({}));
   const approvals = root.querySelector("[data-onward=approvals]");
+  let decidedAt = -TWICE_MS; // the second click of a double click would be on the step that moved up
   const decide = async (body) => {
     const answer = await callJsonApi("/plugins/onward/approve", body);
     if (!answer || !answer.ok) throw new Error((answer && answer.error) || "There is no answer.");
-    const shown = [...approvals.children].map((one) => one.dataset.id).join();
-    if (answer.waiting.map((one) => one.id).join() !== shown || !approvals.children.length) {
-      approvals.replaceChildren(...(answer.waiting.length ? answer.waiting.map(step) : [cell("li", "None.")]));
+    // What is shown stays where it is: the focus is not lost, and no other step moves below the pointer.
+    const shown = new Map([...approvals.children].map((item) => [item.dataset.id, item]));
+    const wanted = answer.waiting.length ? answer.waiting : [{ id: "none" }];
+    for (const one of wanted) {
+      if (!shown.has(one.id)) approvals.append(one.id === "none" ? none() : step(one));
+      shown.delete(one.id);
+    }
+    for (const [id, item] of shown) {
+      if (id === "none" || id === body.id || !answer.waiting.length) item.remove();
+      else end(item);
     }
   };
+  const none = () => {
+    const item = cell("li", "None.");
+    item.dataset.id = "none";
+    return item;
+  };
+  const end = (item) => {
+    if (item.querySelector("button:disabled")) return;
+    for (const button of item.querySelectorAll("button")) button.disabled = true;
+    item.append(" It does not wait any more.");
+  };
   const step = (one) => {
-    const item = cell("li", `${one.tool} ${one.arguments} `);
+    const item = cell("li", `${one.tool} ${one.arguments} ${one.chat ? `(chat ${one.chat}) ` : ""}`);
     item.dataset.id = one.id;
     for (const [label, approved] of [["Approve", true], ["Refuse", false]]) {
       const button = cell("button", label);
       button.type = "button";
       button.setAttribute("aria-label", `${label} ${one.tool} ${one.arguments}`);
-      button.addEventListener("click", () =>
-        decide({ id: one.id, approved }).catch((error) => toastFrontendError(String(error.message), "Onward")));
+      button.addEventListener("click", () => {
+        if (performance.now() - decidedAt < TWICE_MS) return;
+        decidedAt = performance.now();
+        decide({ id: one.id, approved }).catch((error) => toastFrontendError(String(error.message), "Onward"));
+      });
       item.append(button);
     }
     return item;

@@ -1,15 +1,19 @@
 // Votes of this browser: what was chosen for each answer, in which order it is sent, what failed.
 //
 // A change is a new vote with an id of its own; the last one counts. Votes on one answer are sent one after the
-// other, so the last click also arrives last. A vote that was refused is undone on the page.
+// other, so the last click also arrives last. A vote that was refused is undone on the page: it shows what was
+// taken before. The second click of a double click is none.
 
 import { callJsonApi } from "/js/api.js";
 
 const PLACE = "onward-votes";
 const MOST = 500;
+const TWICE_MS = 400;
 const EMPTY = { vote: null, comment: "" };
 const states = new Map(recall());
+const taken = new Map(); // answer with votes on their way → the state of the last one that was taken
 const queues = new Map();
+let last = { name: "", vote: null, at: -TWICE_MS };
 const watchers = new Set();
 
 export const LABELS = {
@@ -35,12 +39,22 @@ export function watch(listener) {
   watchers.add(listener);
 }
 
-// Chooses a vote, or takes it back if it is chosen already.
-export function choose(context, id, vote) {
+// Chooses a vote, or takes it back if it is chosen already. Gives false for the second click of a double click.
+export async function choose(context, id, vote) {
+  const now = performance.now();
+  const twice = last.name === key(context, id) && last.vote === vote && now - last.at < TWICE_MS;
+  last = { name: key(context, id), vote, at: now };
+  if (twice) return false;
   const before = stateOf(context, id);
   const next = { ...before, vote: before.vote === vote ? null : vote };
   const body = next.vote === null ? { signal: "withdrawn" } : bodyOf(next.vote);
-  return send(context, id, before, next, body);
+  try {
+    await send(context, id, before, next, body);
+  } catch (error) {
+    last = { name: "", vote: null, at: -TWICE_MS }; // the user may try again at once
+    throw error;
+  }
+  return true;
 }
 
 export function comment(context, id, text) {
@@ -60,15 +74,23 @@ function key(context, id) {
 
 async function send(context, id, before, next, body) {
   const name = key(context, id);
+  if (!queues.has(name)) taken.set(name, before);
   put(name, next);
   const vote = { context, message_id: id, feedback_id: newId(), ...body };
   const turn = (queues.get(name) || Promise.resolve()).then(() => post(vote));
-  queues.set(name, turn.catch(() => {}));
+  const ended = turn.then(() => taken.set(name, next), () => {});
+  queues.set(name, ended);
   try {
     await turn;
   } catch (error) {
-    if (states.get(name) === next) put(name, before);
+    if (states.get(name) === next) put(name, taken.get(name));
     throw error;
+  } finally {
+    await ended;
+    if (queues.get(name) === ended) {
+      queues.delete(name);
+      taken.delete(name);
+    }
   }
 }
 
@@ -95,10 +117,15 @@ function put(name, state) {
 function recall() {
   try {
     const kept = JSON.parse(localStorage.getItem(PLACE));
-    return Array.isArray(kept) ? kept : [];
+    return Array.isArray(kept) ? kept.filter(isEntry) : [];
   } catch {
     return [];
   }
+}
+
+function isEntry(one) {
+  const state = Array.isArray(one) && typeof one[0] === "string" && one[1];
+  return Boolean(state) && typeof state.comment === "string" && (state.vote === null || typeof state.vote === "string");
 }
 
 function newId() {

@@ -21,8 +21,11 @@ class OnwardReports(Extension):
             kept = sys.modules.get("_onward_agent_zero")
             after = getattr(kept, "reports_shown", 0)
             reports = found.reports(after)
-            if reports and found.host.config(None).get("show_reports", True):
-                kept.reports_shown = onward_reports.show(reports, list(AgentContext.all()), _notify)
+            if not reports:
+                return
+            kept.reports_shown = onward_reports.last_of(reports)  # also if they are switched off at present
+            if found.host.config(None).get("show_reports", True):
+                onward_reports.show(reports, list(AgentContext.all()), _notify)
         except Exception as error:  # the host's jobs go on
             logging.getLogger("onward").warning("reports could not be shown: %s", type(error).__name__)
 

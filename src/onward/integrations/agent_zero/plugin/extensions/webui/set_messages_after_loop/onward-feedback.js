@@ -13,15 +13,16 @@ const STARS = [1, 2, 3, 4, 5].map((n) => `stars_${n}`);
 const drafts = new Map(); // answer → text of an open comment
 let focused = null; // [answer, part] of the control that had the focus
 let live = null;
+const watched = new WeakSet(); // bars stay while their buttons are rebuilt: one listener for each
 
 export default async function (context) {
   const chat = globalThis.getContext && globalThis.getContext();
   for (const { args, result } of (context && context.results) || []) {
     if (!args || args.type !== "response" || args.agentno || !args.id || !result || !result.element) continue;
     if (typeof chat !== "string" || !chat) continue;
-    seen(chat, args.id);
+    seen(chat, args);
     for (const bar of result.element.querySelectorAll(".step-action-buttons")) {
-      if (!bar.querySelector(".action-thumb_up")) fill(bar, result.element, chat, args.id);
+      if (!bar.querySelector("[data-onward-vote]")) fill(bar, result.element, chat, args.id);
     }
   }
 }
@@ -43,7 +44,7 @@ function fill(bar, element, chat, id) {
   watchFocus(bar, id);
   watchCopy(bar, chat, id);
   if (drafts.has(id) && !form(element, id)) element.append(commentForm(bar, element, chat, id));
-  refresh();
+  draw(bar);
   restoreFocus(bar, element, id);
 }
 
@@ -55,7 +56,7 @@ function voter(icon, vote, chat, id) {
 
 async function click(vote, chat, id) {
   try {
-    await choose(chat, id, vote);
+    if (!(await choose(chat, id, vote))) return;
     say(stateOf(chat, id).vote ? `Your vote is stored: ${labelOf(stateOf(chat, id).vote)}.` : "Your vote is taken back.");
   } catch (error) {
     toastFrontendError(reason(error), "Onward");
@@ -64,18 +65,20 @@ async function click(vote, chat, id) {
 
 // Shows what is chosen in every bar on the page.
 function refresh() {
-  for (const bar of document.querySelectorAll("[data-onward-answer]")) {
-    const { vote, comment: text } = stateOf(bar.dataset.onwardChat, bar.dataset.onwardAnswer);
-    for (const button of bar.querySelectorAll("[data-onward-vote]")) {
-      const own = button.dataset.onwardVote;
-      button.setAttribute("aria-pressed", String(own === vote));
-      button.classList.toggle("onward-on", starsOf(own) ? starsOf(own) <= starsOf(vote) : own === vote);
-    }
-    const open = bar.querySelector("[data-onward-part=comment]");
-    if (open) {
-      open.setAttribute("aria-expanded", String(drafts.has(bar.dataset.onwardAnswer)));
-      open.classList.toggle("onward-on", Boolean(text));
-    }
+  for (const bar of document.querySelectorAll("[data-onward-answer]")) draw(bar);
+}
+
+function draw(bar) {
+  const { vote, comment: text } = stateOf(bar.dataset.onwardChat, bar.dataset.onwardAnswer);
+  for (const button of bar.querySelectorAll("[data-onward-vote]")) {
+    const own = button.dataset.onwardVote;
+    button.setAttribute("aria-pressed", String(own === vote));
+    button.classList.toggle("onward-on", starsOf(own) ? starsOf(own) <= starsOf(vote) : own === vote);
+  }
+  const open = bar.querySelector("[data-onward-part=comment]");
+  if (open) {
+    open.setAttribute("aria-expanded", String(drafts.has(bar.dataset.onwardAnswer)));
+    open.classList.toggle("onward-on", Boolean(text));
   }
 }
 
@@ -129,6 +132,8 @@ function commentForm(bar, element, chat, id) {
 
 // An element that is rebuilt loses the focus without a reason: the user did not leave it.
 function watchFocus(root, id) {
+  if (watched.has(root)) return;
+  watched.add(root);
   root.addEventListener("focusin", (event) => {
     const part = event.target.closest("[data-onward-part]");
     focused = part ? [id, part.dataset.onwardPart] : null;
