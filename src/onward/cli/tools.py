@@ -91,7 +91,8 @@ def call(
         given = None
     if not isinstance(given, dict):
         raise ConfigError(
-            f"The arguments are {arguments[:80]!r}: give one JSON object in quotes, such as '{{\"limit\": 5}}'."
+            f"The arguments are {arguments[:60]!r}: give one JSON object in quotes, such as "
+            "'{\"limit\": 5}'."
         )
     settings = load_settings(file, data_dir)
 
