@@ -64,6 +64,7 @@ $(ALL): $(GIVEN)
 	$(install) all
 	$(BIN)/onward models pull smollm2
 	touch $(DEMO) $@
+	@echo "Installed. Next: source $(BIN)/activate, then onward up (the service) or onward demo."
 
 $(DEV): $(ALL)
 	$(install) all dev

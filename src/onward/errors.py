@@ -97,7 +97,7 @@ class PortBusyError(OnwardError):
     def __init__(self, host: str, port: int, what: str) -> None:
         super().__init__(
             f"{what} cannot listen on {host}:{port} because another program does: "
-            f"choose another port in onward.toml or stop that program."
+            f"choose another port, or stop that program."
         )
 
 

@@ -71,9 +71,10 @@ async def test_an_id_sent_twice_is_one_job_and_unknown_jobs_are_named(
             assert (started["job_id"], started["number"]) == ("mine", 1)
         other = await world.refusal("start_training", sample_size=65, training_job_id="mine")
         assert other.startswith("Job id mine belongs to a different request")
-        assert await world.refusal("job_status", job_id="gone") == (
-            "There is no job gone: GET /jobs lists them."
-        )
+        for name in ("job_status", "cancel_job"):
+            assert await world.refusal(name, job_id="gone") == (
+                "There is no job gone: job_status without a job_id lists them."
+            )
         assert "is not usable" in await world.refusal("job_status", job_id="../secret")
         wrong = await world.refusal("start_training", sample_size=64, base_model="gpt-9")
         assert "gpt-9" in wrong

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -50,6 +51,12 @@ def install_(
 
     given = {} if python is None else {"python": python}
     _report(install.install(path, dry_run=dry_run, **given), dry_run, as_json)
+    if python is not None and not (Path(python).is_file() and os.access(python, os.X_OK)):
+        say(
+            f"There is no program {python} on this machine, and without it the plugin records nothing: give "
+            f"--python an interpreter that has Onward, by its full path.",
+            err=True,
+        )
     if not dry_run and not as_json:
         say(f"The plugin is in {path / install.PLUGIN}: restart Agent Zero, then switch it on.")
 

@@ -87,10 +87,13 @@ def call(
     """
     try:
         given = decode_document(arguments.encode())
-    except ContractError as error:
-        raise ConfigError(f"The arguments are not usable as JSON. {error}") from None
+    except ContractError:
+        given = None
     if not isinstance(given, dict):
-        raise ConfigError("The arguments must be one JSON object, such as '{\"limit\": 5}'.")
+        raise ConfigError(
+            f"The arguments are {arguments[:60]!r}: give one JSON object in quotes, such as "
+            "'{\"limit\": 5}'."
+        )
     settings = load_settings(file, data_dir)
 
     async def work() -> Answer:

@@ -15,6 +15,7 @@ from pathlib import Path
 from rich.console import Console
 
 from onward.errors import OnwardError
+from onward.files import check_file
 from onward.progress import Bars
 from onward.rubrics.decomposition import RubricDecompositionManagerAgent
 from onward.rubrics.gym.workers import Worker
@@ -69,10 +70,14 @@ def progress_line(summaries: list[EpisodeSummary], workflows: int) -> str:
 
 async def run(options: argparse.Namespace) -> None:
     """Runs the episodes. Raises OnwardError for options that cannot be used."""
-    if options.episodes < 1 or (options.workflows is not None and options.workflows < 1):
-        raise OnwardError(
-            f"--episodes is {options.episodes} and --workflows is {options.workflows}: give 1 or more."
-        )
+    for name in ("episodes", "workflows"):
+        value = getattr(options, name)
+        if value is not None and value < 1:
+            raise OnwardError(f"--{name} is {value}: give 1 or more.")
+    if options.model_path and (options.out or options.resume):
+        raise OnwardError("--out and --resume are for the small policy: leave them out, or --model-path.")
+    if options.out is not None:
+        check_file(options.out)
     everything = load_training_workflows(seed=options.seed)
     workflows = everything[: chosen_workflows(options.episodes, options.workflows, len(everything))]
     model = VLLMInterface(options.model_path) if options.model_path else None

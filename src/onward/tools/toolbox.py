@@ -15,11 +15,12 @@ from pydantic import ValidationError
 from onward.config import Settings, load
 from onward.errors import OnwardError
 from onward.redaction import Redactor
+from onward.spelling import closest_name
 from onward.tools.background import Background
 from onward.tools.catalogue import TOOLS
 from onward.tools.results import render
 from onward.tools.service import Service
-from onward.tools.tool import DEFAULT_SCOPES, Scope, Tool
+from onward.tools.tool import DEFAULT_SCOPES, SCOPES, Scope, Tool
 
 DOWNLOADS = Path("/tmp/checkpoints")
 """Folder of ``download_checkpoint``; nothing is written outside of it."""
@@ -94,12 +95,15 @@ class Toolbox:
         counts as absent. Raises UnknownToolError; every other failure is an answer."""
         tool = TOOLS.get(name)
         if tool is None:
-            known = ", ".join(tool.name for tool in self.tools(scopes))
-            raise UnknownToolError(f"There is no tool {name[:80]!r}: there are {known}.")
+            known = [tool.name for tool in self.tools(scopes)]
+            near = closest_name(name, known)
+            hint = f"did you mean {near!r}?" if near else f"there are {', '.join(known)}."
+            raise UnknownToolError(f"There is no tool {name[:80]!r}: {hint}")
         if tool not in self.tools(scopes):
+            wanted = ",".join(one for one in SCOPES if one in self.scopes or one == tool.scope)
             return Answer(
                 f"{name} needs the scope {tool.scope!r}, which this server or key was not given: ask the "
-                f"operator to run it with --scope {tool.scope}.",
+                f"operator to run it with --scope {wanted}.",
                 is_error=True,
             )
         if self._calls >= MOST_CALLS:

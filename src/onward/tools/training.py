@@ -71,7 +71,7 @@ async def job_status(box: Toolbox, arguments: JobStatus) -> dict[str, Any]:
         if local is not None:
             return local
         job_id = check_id(arguments.job_id, "Job id")
-        return in_short(await box.service.training().call("GET", f"/training/{job_id}/status"), whole=True)
+        return in_short(await _of_job(box, "GET", job_id, "status"), whole=True)
     query = {"limit": str(arguments.offset + _JOBS)} | (
         {"status": arguments.state} if arguments.state else {}
     )
@@ -85,10 +85,18 @@ async def cancel_job(box: Toolbox, arguments: CancelJob) -> dict[str, Any]:
     if await box.background.cancel(arguments.job_id):
         return box.background.find(arguments.job_id) or {}
     job_id = check_id(arguments.job_id, "Job id")
-    found = await box.service.training().call("POST", f"/training/{job_id}/cancel")
+    found = await _of_job(box, "POST", job_id, "cancel")
     if found.get("status") == "running":
         return {**in_short(found), "note": "It ends within seconds."}
     return in_short(found)
+
+
+async def _of_job(box: Toolbox, method: str, job_id: str, what: str) -> dict[str, Any]:
+    """Calls the training service for one job. Raises NotFoundError with the step that an agent can take."""
+    try:
+        return await box.service.training().call(method, f"/training/{job_id}/{what}")
+    except NotFoundError:
+        raise NotFoundError(f"There is no job {job_id}: job_status without a job_id lists them.") from None
 
 
 def in_short(status: dict[str, Any], *, whole: bool = False) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import fnmatch
 import json
 import os
 import shutil
+import sys
 import tomllib
 from pathlib import Path
 
@@ -302,6 +303,21 @@ def test_commands_report_and_refuse(zero: Path, tmp_path: Path) -> None:
     assert code == 0 and {step["action"] for step in json.loads(output)} == {"removed"}
     code, output = run("uninstall", "--path", zero)
     assert code == 2 and output.startswith("There is no plugin of Onward in") and output.count("\n") == 1
+
+
+def test_a_worker_that_cannot_start_is_said_at_the_installation(zero: Path) -> None:
+    code, output = run("install", "--path", zero, "--python", "/no/such")
+    assert code == 0 and "There is no program /no/such on this machine" in output
+    code, output = run("install", "--path", zero, "--python", sys.executable)
+    assert code == 0 and "There is no program" not in output
+
+
+def test_a_check_before_the_installation_asks_for_it_once(zero: Path) -> None:
+    closed = "http://127.0.0.1:1", "nats://127.0.0.1:1"
+    code, output = run("check", "--path", zero, "--gateway", closed[0], "--nats", closed[1])
+    assert code == 1 and "FAIL files: The plugin is not installed: run onward agent-zero install." in output
+    assert "None" not in output and "version" not in output
+    assert output.count("nats://127.0.0.1:1") == 1
 
 
 def test_the_wheel_gets_every_file_of_the_plugin() -> None:

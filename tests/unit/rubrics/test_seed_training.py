@@ -223,3 +223,25 @@ async def test_ten_episodes_converge_by_their_own_lines() -> None:
 async def test_a_hundred_episodes_converge_by_their_own_lines() -> None:
     first, last = await converged(100, 20, 1)
     assert last > 0.75 * first
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--episodes", "0"], "--episodes is 0: give 1 or more."),
+        (["--workflows", "-1"], "--workflows is -1: give 1 or more."),
+        (["--model-path", ".", "--out", "p.json"], "--out and --resume are for the small policy: "),
+        (["--out", "."], "The file . cannot be written (Is a directory): "),
+    ],
+)
+def test_options_that_cannot_be_used_are_refused_before_the_first_episode(
+    words: list[str],
+    sentence: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert train.main(words) == 2
+    said = capsys.readouterr()
+    assert said.err.startswith(sentence) and len(said.err.splitlines()) == 1 and said.out == ""

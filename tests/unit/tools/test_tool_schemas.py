@@ -10,9 +10,11 @@ from typing import Any
 import jsonschema
 import pytest
 
+from onward.config import Settings
 from onward.contracts.examples import TRAJECTORY
-from onward.tools import SCOPES, TOOLS, mcp_tools, openai_tools
+from onward.tools import SCOPES, TOOLS, Toolbox, mcp_tools, openai_tools
 from onward.tools.tool import parse_scopes
+from onward.tools.toolbox import UnknownToolError
 
 SEED: dict[str, list[str]] = {
     "subscribe_nats": ["subject", "queue_group"],
@@ -102,6 +104,16 @@ def test_the_scopes_decide_what_is_listed_and_only_read_is_given_without_asking(
     assert [tool["name"] for tool in mcp_tools(SCOPES)] == list(TOOLS)
     assert len(mcp_tools({"release"})) == 2
     assert parse_scopes("train, read") == {"read", "train"}
+
+
+async def test_a_call_that_is_not_possible_is_answered_with_the_next_step() -> None:
+    box = Toolbox(Settings(), scopes={"read"})
+    refused = await box.call("start_training")
+    assert refused.is_error and refused.text.endswith("ask the operator to run it with --scope read,train.")
+    with pytest.raises(UnknownToolError, match=r"^There is no tool 'statu': did you mean 'status'\?$"):
+        await box.call("statu")
+    with pytest.raises(UnknownToolError, match=r"^There is no tool 'zzz': there are status, report, "):
+        await box.call("zzz")
 
 
 def test_hints_say_which_call_changes_something() -> None:

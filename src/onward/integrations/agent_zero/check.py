@@ -37,7 +37,10 @@ async def check(root: Path, *, gateway: str | None = None, nats: str | None = No
     settings, of the environment, or the default ones. Raises ConfigError for a folder that is no Agent
     Zero."""
     install.require_agent_zero(root)
-    found = [_files(root), _version(root), _worker(root), *_hooks(root)]
+    found = [_files(root)]
+    if install.installed_version(root) is not None:
+        found += [_version(root), _worker(root)]
+    found += _hooks(root)
     given = settings_of(root)
     gateway_url = gateway or str(given.get("gateway_url") or os.environ.get("TENSORZERO_BASE_URL", GATEWAY))
     nats_url = nats or str(given.get("nats_url") or os.environ.get("NATS_URL", NATS))
@@ -98,7 +101,8 @@ def _worker(root: Path) -> Check:
     return Check(
         "worker",
         False,
-        f"There is no interpreter {python} for the worker: install the plugin from this machine.",
+        f"There is no interpreter {python} for the worker: run onward agent-zero install again here, or with "
+        f"--python.",
     )
 
 
@@ -136,6 +140,12 @@ async def _bus(url: str) -> Check:
         token = None if urlsplit(url).password else os.environ.get("ONWARD_NATS_TOKEN")
         bus = await Bus.connect(url, token=token, connect_timeout=SECONDS)
     except (OnwardError, ValueError) as error:
-        return Check("bus", False, f"No NATS server at {shown}: {error}")
+        why = str(error)
+        if "refused the login" in why:
+            why = (
+                f"NATS at {shown} refused the login: set ONWARD_NATS_TOKEN, or give --nats the address in "
+                f"run/agent.url of the data folder."
+            )
+        return Check("bus", False, why)
     await bus.close()
     return Check("bus", True, f"The NATS server at {shown} answers.")
