@@ -29,6 +29,7 @@ LONGEST = (
     "test_crash_points.py",
     "test_train_command.py", "test_warehouse_command.py", "test_out_of_memory.py", "test_evidence.py",
     "test_privacy.py", "test_hung_children.py", "test_full_disk.py", "test_environments.py",
+    "test_agent_zero_plugin.py", "test_agent_zero_training.py", "test_tools_mcp.py",
 )  # fmt: skip
 """Files that take most of a minute, begun first: begun last, one process would work on them alone."""
 
