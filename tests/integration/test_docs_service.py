@@ -67,6 +67,7 @@ async def test_pages_and_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         "connect",
         "export",
         "feedback",
+        "frameworks",
         "gateway",
         "logins",
         "operations",
@@ -89,7 +90,7 @@ async def test_pages_and_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
             assert await run_program(tmp_path, tmp_path / "pasted.py") == "It is 42.\n"
         key = (tmp_path / "onward-data" / "run" / "api.key").read_text().strip()
         by_key = "key-" + hashlib.sha256(key.encode()).hexdigest()[:8]
-        await rewarded(loop, 6)
+        await rewarded(loop, 7)
         rows = await loop.ctx.warehouse.query(
             "SELECT agent_id, success, completion FROM trajectories_v ORDER BY start_ts"
         )
@@ -98,6 +99,7 @@ async def test_pages_and_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
             ("my-agent", 1, 1.0),  # a wrapped client
             ("my-agent", 0, 0.0),  # the same within a task of the recorder
             ("my-agent", 0, 0.5),  # plain HTTP
+            (by_key, 1, 1.0),  # a session of a framework
             (by_key, 1, 1.0),  # README: nothing but a base URL
             ("agent", 1, 1.0),  # README: with a recorder
         ]

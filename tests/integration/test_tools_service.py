@@ -264,7 +264,7 @@ async def test_a_tool_outside_the_scopes_is_not_listed_and_refused_with_the_scop
         assert "status" in names and "start_training" not in names and "release" not in names
         assert await world.refusal("start_training") == (
             "start_training needs the scope 'train', which this server or key was not given: ask the "
-            "operator to run it with --scope train."
+            "operator to run it with --scope read,train."
         )
         assert (await bus.js.stream_info("RL_TRAINING")).state.messages == 0
         with pytest.raises(UnknownToolError, match="there are status, report, job_status"):

@@ -161,7 +161,7 @@ MUTANTS = [
     Mutant("temperature ignored", head._softmax, [("if not bool((temperature == 1).all()):", "if False:")],
            test_losses.test_case_21_log_probs_are_of_the_tempered_distribution_with_the_right_shift_and_gradient),
     Mutant("the sampled end-of-turn token is not trained", tokens._Growing.append,
-           [("[call.trains] * len(call.token_ids)", "[call.trains] * (len(call.token_ids) - 1) + [False]")],
+           [("call.logprobs, call.allowed)", "call.logprobs, call.allowed); row.sampled[-1] = False")],
            test_tokens.test_the_sampled_end_of_turn_token_is_trained_with_its_own_log_prob),
     Mutant("prefixes compared by length", tokens._place,
            [("and call.prompt_ids[:length] == candidate.row.ids", "")],
@@ -177,7 +177,7 @@ MUTANTS = [
            test_value.test_the_value_loss_by_hand),
     # preferences
     Mutant("DPO: observations count", packing.Wanted.__init__,
-           [("if row.sampled[t]]", "if any(row.sampled[: t + 1])]")],
+           [("for t in row.trained]", "for t in range(row.trained[0], len(row))]")],
            test_preference.test_gradients_equal_those_of_transformers_and_peft,
            {"normalised": False, "smoothing": 0.0}),
     Mutant("DPO: sides swapped", PreferenceLearner._backward,

@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorDeviceMismatchError, FakeTensorMode
 
-from onward.lm import answers
+from onward.lm import next_token
 from onward.lm.draw import draw
 from onward.lm.learner import CriticConfig, Learner, LearnerConfig
 from onward.lm.network import Layer, Weights
@@ -92,7 +92,7 @@ def test_sampling_stays_on_its_device(
         where.add((logits.device.type, tokens.device.type, logp.device.type))
         return tokens, logp
 
-    monkeypatch.setattr(answers, "draw", drawn)
+    monkeypatch.setattr(next_token, "draw", drawn)
     prompt = list(range(3, 40))
     for number, adapter in enumerate(("x", "x", None)):
         sampler.submit(

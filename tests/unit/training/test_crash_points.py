@@ -11,8 +11,9 @@ from job_world import Events, MakeJob, write_lines
 from trainer_world import World, world_with_a_job
 
 import onward.training
+from onward import saved_state
 from onward.training import checkpoints
-from onward.training.job import state, worker
+from onward.training.job import worker
 from onward.training.role import attempt, conclusions, remedies
 from onward.training.role import trainer as service
 from onward.training.role.attempt import Attempt
@@ -94,7 +95,7 @@ def _crash_at(monkeypatch: pytest.MonkeyPatch, point: str | None) -> None:
         if name == point and times == (ENDS_AT if point in OFTEN else 1):
             raise Crash
 
-    for module in (service, attempt, conclusions, state):
+    for module in (service, attempt, conclusions, saved_state):
         monkeypatch.setattr(module, "crashpoint", crashpoint)
 
 
