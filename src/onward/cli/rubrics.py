@@ -183,7 +183,7 @@ def _curves(folder: Path) -> str | None:
 
 
 def _print_event(event: str, **facts: Any) -> None:
-    print_text(json.dumps({"event": event, **facts}, default=str))
+    say(json.dumps({"event": event, **facts}, default=str))
 
 
 @contextmanager
