@@ -47,9 +47,7 @@ class Address:
                 answer = await client.request(method, path, json=body, params=query, headers=headers)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             advice = f"check {self.setting}" if self.setting else "is the loop up ('onward status')?"
-            raise OnwardError(
-                f"{hide_login(self.url)} does not answer ({type(error).__name__}): {advice}."
-            ) from None
+            raise OnwardError(f"{shown} does not answer ({type(error).__name__}): {advice}.") from None
         try:
             found = answer.json()
         except ValueError:

@@ -6,7 +6,6 @@ with the next seed; a refusal and a truncated answer are errors at once. Outages
 
 from __future__ import annotations
 
-import asyncio
 import os
 from dataclasses import dataclass
 from types import TracebackType
@@ -16,7 +15,6 @@ import httpx
 from pydantic import BaseModel
 
 from onward.errors import EngineError
-from onward.retry import Backoff
 from onward.rubrics.backends.base import (
     MAX_TOKENS,
     AnswerT,
@@ -26,10 +24,9 @@ from onward.rubrics.backends.base import (
     Usage,
     read_answer,
 )
+from onward.rubrics.posting import post
 
 SECONDS = 120.0
-TRIES = 3
-"""Requests of one answer while the server fails."""
 _SHOWN = 200
 
 
@@ -160,30 +157,21 @@ class ChatBackend:
 
     async def _post(self, body: dict[str, Any]) -> Any:
         full = {"model": self._model, self._dialect.limit: self._max_tokens, **body}
-        backoff, reason = Backoff(*self._pauses), ""
-        for attempt in range(TRIES):
-            if attempt:
-                await asyncio.sleep(backoff.next())
-            self.usage.requests += 1
-            try:
-                response = await self._sent(full)
-                response.raise_for_status()
-                return response.json()
-            except httpx.HTTPStatusError as error:
-                reason = f"status {error.response.status_code}: {_said(error.response)}"
-                if error.response.status_code < 500 and error.response.status_code != 429:
-                    break
-            except httpx.RequestError as error:
-                reason = type(error).__name__
-            except ValueError:
-                reason = "no JSON"
-                break
+        try:
+            return (await post(lambda: self._sent(full), self._pauses)).json()
+        except httpx.HTTPStatusError as error:
+            reason = f"status {error.response.status_code}: {_said(error.response)}"
+        except httpx.RequestError as error:
+            reason = type(error).__name__
+        except ValueError:
+            reason = "no JSON"
         raise EngineError(
             f"The model {self._model} at {self._url} gave no answer ({reason}): check the address, the name "
             f"of the model and the key in {self._dialect.key_variable}."
         )
 
     async def _sent(self, body: dict[str, Any]) -> httpx.Response:
+        self.usage.requests += 1
         if self._http is not None:
             return await self._http.post(self._url, json=body)
         async with self._client() as client:

@@ -6,7 +6,6 @@ have; and words that name a check or a number are refused, and the table's phras
 
 from __future__ import annotations
 
-import asyncio
 import re
 from dataclasses import replace
 from types import TracebackType
@@ -14,13 +13,12 @@ from types import TracebackType
 import httpx
 
 from onward.errors import EngineError
-from onward.retry import Backoff
+from onward.rubrics.posting import post
 from onward.rubrics.tasks.artefacts import words
 from onward.rubrics.tasks.checks import CHECKS
 from onward.rubrics.tasks.stakeholder import Reply, question
 
 SECONDS = 30.0
-TRIES = 3
 MOST_WORDS = 40
 PROMPT = (
     "You are the person who ordered a piece of work. Say the given answer in your own words, in one short "
@@ -74,23 +72,15 @@ class Persona:
         return replace(reply, text=said)
 
     async def _asked(self, body: dict[str, object]) -> str:
-        backoff, reason = Backoff(*self._pauses), ""
-        for attempt in range(TRIES):
-            if attempt:
-                await asyncio.sleep(backoff.next())
-            try:
-                response = await self._http.post(self._url, json=body)
-                response.raise_for_status()
-                return " ".join(str(response.json()["choices"][0]["message"]["content"] or "").split())
-            except httpx.HTTPStatusError as error:
-                reason = f"with status {error.response.status_code}"
-                if error.response.status_code < 500 and error.response.status_code != 429:
-                    break
-            except httpx.RequestError as error:
-                reason = f"with {type(error).__name__}"
-            except (ValueError, LookupError, TypeError):
-                reason = "without a message"
-                break
+        try:
+            response = await post(lambda: self._http.post(self._url, json=body), self._pauses)
+            return " ".join(str(response.json()["choices"][0]["message"]["content"] or "").split())
+        except httpx.HTTPStatusError as error:
+            reason = f"with status {error.response.status_code}"
+        except httpx.RequestError as error:
+            reason = f"with {type(error).__name__}"
+        except (ValueError, LookupError, TypeError):
+            reason = "without a message"
         raise EngineError(
             f"The model of the stakeholder at {self._url} answered {reason}: "
             "check its address, key and model."

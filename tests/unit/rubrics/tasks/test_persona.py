@@ -9,8 +9,9 @@ import pytest
 from chat_server import ChatServer, text
 
 from onward.errors import EngineError
+from onward.rubrics.posting import TRIES
 from onward.rubrics.tasks import CHECKS, TRAINING_FAMILIES, Stakeholder, make_task
-from onward.rubrics.tasks.persona import TRIES, Persona
+from onward.rubrics.tasks.persona import Persona
 from onward.rubrics.tasks.stakeholder import Reply
 
 
