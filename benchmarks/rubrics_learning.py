@@ -1,9 +1,12 @@
-"""A tiny rubric writer before and after reinforcement learning, on task families that it never saw.
+"""A rubric writer before and after reinforcement learning, on task families that it never saw.
 
     python benchmarks/rubrics_learning.py --seeds 0 1 2 --json benchmarks/results/rubrics_learning.json
+    python benchmarks/rubrics_learning.py --model FOLDER --seeds 0 --tasks 2 --short --json rubrics_model.json
 
 For each training seed: warm start, learning, then four held-out splits, reference points and controls. The
-page beside the JSON file is made from it. A run that was interrupted goes on where it stopped.
+page beside the JSON file is made from it. A run that was interrupted goes on where it stopped. ``--model``
+trains an adapter of another model by a short plan of its own (``SHORT``): a step costs minutes there.
+``--short`` judges on unseen families alone, at temperature 1.
 """
 
 from __future__ import annotations
@@ -22,13 +25,35 @@ from rich.console import Console
 from machine import machine
 from onward.progress import Bars
 from onward.rubrics.policy.display import draw_curves, shown
-from onward.rubrics.policy.evaluation import Judged, controls, difference, judged, reference_points
-from onward.rubrics.policy.plan import Plan
+from onward.rubrics.policy.demonstrations import Care
+from onward.rubrics.policy.evaluation import Judged, controls, difference, judged, reference_points, shuffled
+from onward.rubrics.policy.plan import TINY, Plan, WarmStart
 from onward.rubrics.policy.splits import HELD_OUT, SPLITS, judging_tasks
 from onward.rubrics.policy.training import BASE, WRITER, train
 from onward.rubrics.policy.writer import load_player
 
 TEMPERATURES = (1.0, 0.0)
+SHORT = Plan(
+    steps=8,
+    tasks_per_step=3,
+    group_size=4,
+    learning_rate=5e-4,
+    eval_every=8,
+    eval_tasks=4,
+    save_every=1,
+    seeds_per_family=16,
+    warm_start=WarmStart(
+        reading_steps=16,
+        reading_rows=8,
+        reading_rate=1e-3,
+        demonstrations=96,
+        steps=12,
+        batch_rows=8,
+        learning_rate=1e-3,
+        care=Care(0.9, 0.9),
+    ),
+)
+"""The plan for a language model of some 100 million weights on two cores."""
 
 
 def trained(plan: Plan, folder: Path) -> dict[str, float]:
@@ -48,10 +73,11 @@ def episodes(folder: Path, split: str, seeds: int, temperature: float) -> Judged
     return judged(load_player(folder), judging_tasks(split, seeds), temperature=temperature)
 
 
-def evaluated(folder: Path, seeds: int, temperature: float) -> dict[str, Any]:
-    """Returns the report of one run, and the skill of each held-out task before and after learning."""
+def evaluated(folder: Path, seeds: int, temperature: float, *, short: bool = False) -> dict[str, Any]:
+    """Returns the report of one run, and the skill of each held-out task before and after learning.
+    ``short``: only unseen families, and only the control that plays no episodes."""
     found: dict[str, Any] = {"splits": {}}
-    for split in SPLITS:
+    for split in SPLITS[: 1 if short else None]:
         count = seeds if split == HELD_OUT else max(1, seeds // 4)
         before, after = (episodes(folder / name, split, count, temperature) for name in (BASE, WRITER))
         gain = difference([after], [before])
@@ -63,11 +89,16 @@ def evaluated(folder: Path, seeds: int, temperature: float) -> dict[str, Any]:
         if split == HELD_OUT:
             found["skills"] = {"warm_start": before.skills, "learned": after.skills}
             tasks = judging_tasks(split, count)
-            made = controls(load_player(folder / WRITER), tasks, after, temperature=temperature)
+            if short:
+                made = {"shuffled_tasks": shuffled(after, tasks)}
+            else:
+                made = controls(load_player(folder / WRITER), tasks, after, temperature=temperature)
             found["controls"] = {
                 name: {**one.report(), "fall": asdict(difference([after], [one]))}
                 for name, one in made.items()
             }
+            if short:
+                continue
             answers = difference([made["shuffled_answers"]], [made["no_answers"]])
             found["gain_from_answers"] = asdict(difference([after], [made["no_answers"]]))
             found["gain_from_shuffled_answers"] = asdict(answers)
@@ -89,34 +120,39 @@ def pooled(runs: dict[str, Any], temperature: float) -> dict[str, float]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--steps", type=int, default=Plan().steps)
+    parser.add_argument("--model", default=TINY, help="tiny, or the folder of a model")
+    parser.add_argument("--steps", type=int, help="of reinforcement learning; the plan's number if not given")
+    parser.add_argument("--short", action="store_true", help="unseen families alone, at temperature 1")
     parser.add_argument("--tasks", type=int, default=32, help="held-out tasks of each family")
     parser.add_argument("--work", type=Path, default=Path("rubrics-runs"), help="folder of the runs")
     parser.add_argument("--train-only", action="store_true", help="train the seeds, judge them later")
     parser.add_argument("--quick", action="store_true", help="one seed, one step, a task of each family")
     parser.add_argument("--json", type=Path, default=Path("rubrics_learning.json"), help="the results")
     given = parser.parse_args()
-    start = Plan().warm_start
+    preset = Plan() if given.model == TINY else replace(SHORT, model=given.model)
+    preset = replace(preset, steps=preset.steps if given.steps is None else given.steps)
     if given.quick:
-        given.seeds, given.steps, given.tasks = given.seeds[:1], 1, 2
-        start = replace(start, demonstrations=64, steps=4)
+        given.seeds, given.tasks = given.seeds[:1], 2
+        start = replace(preset.warm_start, reading_steps=4, demonstrations=64, steps=4)
+        preset = replace(preset, steps=1, warm_start=start)
+    temperatures = TEMPERATURES[: 1 if given.short else None]
     runs: dict[str, Any] = {}
     for seed in given.seeds:
         folder = given.work / f"seed-{seed}"
         folder.mkdir(parents=True, exist_ok=True)
-        plan = replace(Plan(), seed=seed, steps=given.steps, warm_start=start)
+        plan = replace(preset, seed=seed)
         cost = trained(plan, folder)
         print(f"seed {seed}: {cost}", file=sys.stderr, flush=True)
         if given.train_only:
             continue
-        evaluation = {str(t): evaluated(folder, given.tasks, t) for t in TEMPERATURES}
+        evaluation = {str(t): evaluated(folder, given.tasks, t, short=given.short) for t in temperatures}
         runs[str(seed)] = {"cost": cost, "evaluation": evaluation}
         report = {
             "machine": machine(),
             "load": os.getloadavg(),
-            "plan": asdict(replace(plan, seed=0)),
+            "plan": asdict(replace(plan, seed=0, model=Path(plan.model).name)),
             "reference_points": reference_points(judging_tasks(HELD_OUT, given.tasks)),
-            "gain": {str(t): pooled(runs, t) for t in TEMPERATURES},
+            "gain": {str(t): pooled(runs, t) for t in temperatures},
             "runs": runs,
         }
         given.json.write_text(json.dumps(report, indent=1) + "\n")
@@ -139,7 +175,7 @@ COLUMNS = {
 def page(report: dict[str, Any]) -> str:
     """Returns the results for people, all seeds side by side."""
     runs = report["runs"]
-    lines = ["# A tiny rubric writer learns", ""]
+    lines = [f"# A rubric writer learns: {report['plan']['model']}", ""]
     lines += ["Made by `benchmarks/rubrics_learning.py`. Skill is 1 for the truth, 0 for a constant score,"]
     lines += ["and at least -1. Intervals are 95 %, over families of tasks.", ""]
     for seed, one in runs.items():
@@ -160,9 +196,11 @@ def page(report: dict[str, Any]) -> str:
             found = one["evaluation"][temperature]
             for name, control in found["controls"].items():
                 lines.append(_row(seed, name, f"{control['skill']:.2f}", _interval(control["fall"])))
-        lines += ["", *_table("seed", "gain in skill from answers", "from those for another task")]
-        for seed, one in runs.items():
-            found = one["evaluation"][temperature]
+        with_answers = [s for s, one in runs.items() if "gain_from_answers" in one["evaluation"][temperature]]
+        if with_answers:
+            lines += ["", *_table("seed", "gain in skill from answers", "from those for another task")]
+        for seed in with_answers:
+            found = runs[seed]["evaluation"][temperature]
             gains = (found["gain_from_answers"], found["gain_from_shuffled_answers"])
             lines.append(_row(seed, *map(_interval, gains)))
     lines += ["", "## Reference points on unseen families", ""]

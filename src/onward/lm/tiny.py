@@ -93,11 +93,13 @@ def save_network(
     kv_heads: int,
     intermediate: int,
     max_positions: int,
+    initializer_range: float = 0.02,
     rope_theta: float = 10000.0,
     family: Literal["llama", "qwen2"] = "llama",
 ) -> Path:
     """Writes a randomly initialised network for the tokenizer ``backend``, whose vocabulary begins with
-    ``SPECIAL``, and the ChatML template to ``folder``. Returns ``folder``."""
+    ``SPECIAL``, and the ChatML template to ``folder``. Returns ``folder``. ``initializer_range``: standard
+    deviation of the weights."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
@@ -120,6 +122,7 @@ def save_network(
         head_dim=hidden // heads,
         intermediate_size=intermediate,
         max_position_embeddings=max_positions,
+        initializer_range=initializer_range,
         rope_parameters={"rope_type": "default", "rope_theta": rope_theta},
         tie_word_embeddings=True,
         bos_token_id=backend.token_to_id("<|im_start|>"),

@@ -1,13 +1,14 @@
 """Demonstrations for the warm start: episodes of a careless writer, made from the truth of training tasks.
 
-They show the form: valid rubrics in canonical order, questions about real topics. About what matters they
-show only a tendency, so that reinforcement learning has much to find.
+They show the form (valid rubrics in canonical order, questions about real topics) and how a brief is read:
+the notes are right. What a rubric makes of the notes they show only as a tendency, so that reinforcement
+learning has much to find.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +17,8 @@ from onward.lm.tokens import TokenRow
 from onward.rubrics.language import WEIGHTS, Criterion, Rubric, serialise
 from onward.rubrics.policy.episodes import Player, answers_of
 from onward.rubrics.tasks import DIMENSIONS, Task
+from onward.rubrics.tasks.baselines import expected_weights
+from onward.rubrics.tasks.rounding import rounded
 
 
 @dataclass(frozen=True)
@@ -38,18 +41,23 @@ def demonstrate(task: Task, care: Care, rng: random.Random, most_questions: int)
             useful if useful and rng.random() < care.informed else [t for t in DIMENSIONS if t not in topics]
         )
         topics.append(rng.choice(left))
-    right = [place for place, weight in enumerate(task.weights) if weight > 0]
-    wrong = [place for place in range(len(task.active)) if place not in right]
-    top = float(np.max(task.weights))
+    return topics, rubric_by(task, known_levels(task, topics), care, rng)
+
+
+def rubric_by(task: Task, known: Mapping[str, int | None], care: Care, rng: random.Random) -> Rubric:
+    """Returns the rubric of a more or less careful writer that knows some levels. What it does not know it
+    takes for the average of the family."""
+    weights = rounded(expected_weights(task, {name: level for name, level in known.items() if level is not None}))
+    wrong = np.flatnonzero(weights == 0).tolist()
     criteria = []
-    for place in right:
-        weight = max(1, round(5 * float(task.weights[place]) / top))
+    for place in np.flatnonzero(weights).tolist():
+        weight = int(weights[place])
         if rng.random() >= care.informed and wrong:
             place = wrong.pop(rng.randrange(len(wrong)))
         if rng.random() >= care.weighed:
             weight = rng.choice(WEIGHTS)
         criteria.append(Criterion(task.active[place], weight))
-    return topics, Rubric(criteria)
+    return Rubric(criteria)
 
 
 def rows(player: Player, tasks: Sequence[Task], care: Care, seed: int) -> Iterator[TokenRow]:
@@ -58,4 +66,12 @@ def rows(player: Player, tasks: Sequence[Task], care: Care, seed: int) -> Iterat
         rng = random.Random(f"{seed}/{number}")
         topics, rubric = demonstrate(task, care, rng, player.questions)
         ask = answers_of(task)
-        yield player.row_of(task, [(topic, ask(topic)) for topic in topics], serialise(rubric))
+        turns = [(topic, ask(topic)) for topic in topics]
+        yield player.row_of(task, turns, known_levels(task, topics), serialise(rubric))
+
+
+def known_levels(task: Task, topics: Sequence[str]) -> dict[str, int | None]:
+    """Returns the levels that the brief and the answers about ``topics`` state; None for the others."""
+    return {
+        name: task.levels[name] if name not in task.hidden or name in topics else None for name in DIMENSIONS
+    }

@@ -1,4 +1,4 @@
-"""Episodes of a rubric writer: questions to the stakeholder, then a rubric, each under its grammar.
+"""Episodes of a rubric writer: questions to the stakeholder, notes, then a rubric, each under its grammar.
 
 Many episodes run in one batch of a sampler. Each is one token row: what the policy drew is sampled, the brief
 and the stakeholder's answers are context. The same arguments give the same episodes.
@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from onward.lm import paths
 from onward.lm.chat import Chat
@@ -30,6 +30,7 @@ QUESTIONS = 3
 ANSWER_TOKENS = 600
 """Room for an answer whose grammar does not bound it."""
 
+Stage = Literal["ask", "note", "write"]
 Ask = Callable[[str], str]
 """A stakeholder: the answer to a question about a topic."""
 
@@ -44,6 +45,8 @@ class Attempt:
     text: str
     rubric: Rubric | None
     problem: str = ""
+    notes: str = ""
+    """What the policy noted before it wrote; empty for a writer without notes."""
     finished: bool = True
     """False: the sampler could not complete an answer, which is no fault of the policy."""
 
@@ -57,8 +60,9 @@ class _Running:
     context: list[int]
     asked: list[str] = field(default_factory=list)
     turns: int = 0
-    writes: bool = False
-    """True: the next answer is the rubric."""
+    stage: Stage = "ask"
+    """What the next answer is."""
+    notes: str = ""
     done: Attempt | None = None
 
 
@@ -74,12 +78,15 @@ class Player:
         adapter: str | None = None,
         *,
         questions: int = QUESTIONS,
+        notes: bool = True,
         ordered: bool = True,
         batch: int = 256,
     ) -> None:
-        """``ordered``: rubrics are written in canonical order, by the automaton of ``ordered`` if the
-        vocabulary is closed; otherwise in any order that ``schema_of`` allows."""
-        self.policy, self.adapter, self.questions, self.ordered = policy, adapter, questions, ordered
+        """``notes``: before the rubric the policy notes how much each dimension matters. ``ordered``: rubrics
+        are written in canonical order, by the automaton of ``ordered`` if the vocabulary is closed; otherwise
+        in any order that ``schema_of`` allows."""
+        self.policy, self.adapter = policy, adapter
+        self.questions, self.notes, self.ordered = questions, notes, ordered
         self.chat = Chat(policy.tokenizer)
         self._compile = GrammarCompiler(policy.tokenizer, policy.shape.vocab, self.chat.stop_ids)
         self._sampler = paths.sampler(policy, max_batch=batch)
@@ -102,7 +109,7 @@ class Player:
         def submit(index: int) -> None:
             one = running[index]
             digest = hashlib.sha256(f"{seed}/{index}/{one.turns}".encode()).digest()
-            grammar = self.rubric_grammar(one.task) if one.writes else self.question_grammar()
+            grammar = self._grammar_of(one)
             self._sampler.submit(
                 SampleRequest(
                     request_id=str(index),
@@ -136,6 +143,14 @@ class Player:
             found = self._grammars[task.active] = found or self._compile(ordered_grammar(task.active))
         return found or self._grammar(task.active, lambda: schema_of(task.active))
 
+    def _grammar_of(self, one: _Running) -> CompiledGrammar:
+        if one.stage == "write":
+            return self.rubric_grammar(one.task)
+        return self.question_grammar() if one.stage == "ask" else self.notes_grammar()
+
+    def notes_grammar(self) -> CompiledGrammar:
+        return self._grammar("notes", prompts.notes_schema)
+
     def question_grammar(self) -> CompiledGrammar:
         return self._grammar(TOPICS, lambda: prompts.question_schema(TOPICS))
 
@@ -145,24 +160,63 @@ class Player:
             self._grammars[key] = self._compile(Grammar("json_schema", source))
         return self._grammars[key]
 
-    def row_of(self, task: Task, turns: Sequence[tuple[str, str]], rubric: str) -> TokenRow:
+    def row_of(
+        self, task: Task, turns: Sequence[tuple[str, str]], notes: Mapping[str, int | None], rubric: str
+    ) -> TokenRow:
         """Returns the row of an episode that was not drawn: ``turns`` are pairs of topic and answer.
         Raises GrammarError for text outside of the grammars."""
-        one = self._start(task, lambda _: "", 1.0)
-        said = [prompts.question(topic) for topic, _ in turns]
-        replies = [answer for _, answer in turns]
-        if len(turns) < self.questions:
-            said.append(prompts.question(None))
-            replies.append("")
-        for number, (text, answer) in enumerate(zip(said, replies, strict=True), 1):
-            self._append(one, text, self.question_grammar())
-            one.context = self._extended(one, text, prompts.reply(answer, last=number == len(said)))
+        one = self._asked(task, turns, as_context=False)
+        if self.notes:
+            text = prompts.notes(notes)
+            self._append(one, text, self.notes_grammar())
+            one.context = self._extended(one, text, prompts.NOW)
         self._append(one, rubric, self.rubric_grammar(task))
         return one.row
 
-    def _append(self, one: _Running, text: str, grammar: CompiledGrammar) -> None:
+    def reading_of(
+        self, task: Task, turns: Sequence[tuple[str, str]], notes: Mapping[str, int | None]
+    ) -> TokenRow:
+        """Returns the row of an episode that ends with the notes. They alone are trained."""
+        one = self._asked(task, turns, as_context=True)
+        self._append(one, prompts.notes(notes), self.notes_grammar())
+        return one.row
+
+    def writing_of(self, task: Task, notes: Mapping[str, int | None], rubric: str) -> TokenRow:
+        """Returns the row of an episode without questions in which the rubric alone is trained."""
+        one = self._asked(task, (), as_context=True)
+        if self.notes:
+            text = prompts.notes(notes)
+            self._append(one, text, self.notes_grammar(), as_context=True)
+            one.context = self._extended(one, text, prompts.NOW)
+        self._append(one, rubric, self.rubric_grammar(task))
+        return one.row
+
+    def _asked(self, task: Task, turns: Sequence[tuple[str, str]], *, as_context: bool) -> _Running:
+        """Returns the beginning of an episode, with its questions and answers."""
+        one = self._start(task, lambda _: "", 1.0)
+        said = [prompts.question(topic) for topic, _ in turns]
+        replies: list[str | None] = [prompts.answered(topic, answer) for topic, answer in turns]
+        if len(turns) < self.questions:
+            said.append(prompts.question(None))
+            replies.append(None)
+        for number, (text, answer) in enumerate(zip(said, replies, strict=True), 1):
+            self._append(one, text, self.question_grammar(), as_context=as_context)
+            then = self._after_questions if number == len(said) else None
+            one.context = self._extended(one, text, prompts.reply(answer, then))
+        return one
+
+    @property
+    def _after_questions(self) -> str:
+        return prompts.NOTE if self.notes else prompts.NOW
+
+    def _append(
+        self, one: _Running, text: str, grammar: CompiledGrammar, *, as_context: bool = False
+    ) -> None:
         ids = [*self.chat.encode(text), self.chat.end_of_turn]
-        one.row.extend(one.context, ids, allowed=grammar.replay(ids))
+        if as_context:
+            one.row.extend([*one.context, *ids], [])
+        else:
+            one.row.extend(one.context, ids, allowed=grammar.replay(ids))
 
     def _start(self, task: Task, ask: Ask, temperature: float) -> _Running:
         messages = prompts.opening(task)
@@ -170,7 +224,8 @@ class Player:
         if key not in self._rendered:
             self._rendered[key] = self.chat.render(messages)
         row = TokenRow([], [], [], temperature)
-        return _Running(task, ask, messages, row, self._rendered[key], writes=self.questions == 0)
+        stage: Stage = "ask" if self.questions else "note" if self.notes else "write"
+        return _Running(task, ask, messages, row, self._rendered[key], stage=stage)
 
     def _extended(self, one: _Running, answer: str, reply: str) -> list[int]:
         """Returns the context that follows ``answer``, and adds both messages to the conversation."""
@@ -194,17 +249,24 @@ class Player:
         if sample.finish_reason != "stop":
             ended = sample.finish_reason != "error"
             problem = sample.error or "the answer was cut off"
-            one.done = Attempt(one.task, one.row, tuple(one.asked), text, None, problem, ended)
+            one.done = Attempt(one.task, one.row, tuple(one.asked), text, None, problem, one.notes, ended)
             return False
-        if one.writes:
+        if one.stage == "write":
             one.done = _judged(one, text)
             return False
+        if one.stage == "note":
+            one.notes, one.stage = text, "write"
+            one.context = self._extended(one, text, prompts.NOW)
+            return True
         topic = prompts.topic_of(text)
+        answer = None
         if topic is not None:
             one.asked.append(topic)
-        answer = None if topic is None else one.ask(topic)
-        one.writes = topic is None or len(one.asked) >= self.questions
-        one.context = self._extended(one, text, prompts.reply(answer, last=one.writes))
+            answer = prompts.answered(topic, one.ask(topic))
+        then = None
+        if topic is None or len(one.asked) >= self.questions:
+            one.stage, then = "note" if self.notes else "write", self._after_questions
+        one.context = self._extended(one, text, prompts.reply(answer, then))
         return True
 
 
@@ -219,4 +281,4 @@ def _judged(one: _Running, text: str) -> Attempt:
         rubric, problem = parse(text, one.task.active), ""
     except InvalidRubric as error:
         rubric, problem = None, str(error)
-    return Attempt(one.task, one.row, tuple(one.asked), text, rubric, problem)
+    return Attempt(one.task, one.row, tuple(one.asked), text, rubric, problem, one.notes)

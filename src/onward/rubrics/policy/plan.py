@@ -20,8 +20,13 @@ PLAN = "plan.json"
 
 @dataclass(frozen=True)
 class WarmStart:
-    """Supervised learning of demonstrations, before any reward. It is short on purpose."""
+    """Supervised learning before any reward: first how a brief is read, then the form of an episode. The
+    second part is short on purpose."""
 
+    reading_steps: int = 1200
+    """Steps on exercises that end with the notes; none for a writer without notes."""
+    reading_rows: int = 32
+    reading_rate: float = 5e-3
     demonstrations: int = 2000
     steps: int = 300
     batch_rows: int = 16
@@ -31,6 +36,9 @@ class WarmStart:
     def __post_init__(self) -> None:
         refuse_out_of_range(
             self,
+            reading_steps=self.reading_steps >= 0,
+            reading_rows=self.reading_rows >= 1,
+            reading_rate=self.reading_rate > 0,
             demonstrations=self.demonstrations >= 1,
             steps=self.steps >= 1,
             batch_rows=self.batch_rows >= 1,
@@ -58,6 +66,8 @@ class Plan:
     entropy_coef: float = 0.0
     questions: int = 3
     """Most questions of an episode."""
+    notes: bool = True
+    """Before the rubric the policy notes how much each dimension matters."""
     ordered: bool = True
     """The grammar demands canonical order, in which no check is repeated."""
     seeds_per_family: int = 64

@@ -1,18 +1,18 @@
 """The texts that a rubric writer reads and may answer: brief, questions to the stakeholder, and rubric.
 
 A conversation is: the brief with its active checks, then answers of the model. Each of the first ones is a
-question, ``{"ask": "accuracy"}``, or ``{"ask": "nothing"}``. The last one is the rubric. The model decides
-when to stop asking, up to a limit.
+question, ``{"ask": "accuracy"}``, or ``{"ask": "nothing"}``. The model decides when to stop asking, up to a
+limit. Then come its notes on what matters, ``{"accuracy": "decisive", …}``. The last answer is the rubric.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from onward.rubrics.check import Check
-from onward.rubrics.tasks import Task
+from onward.rubrics.tasks import DIMENSIONS, Task
 
 SYSTEM = (
     "You write the rubric by which a report is scored. First ask the stakeholder what matters, one topic "
@@ -21,8 +21,12 @@ SYSTEM = (
 )
 ENOUGH = "nothing"
 """The topic that ends the questions."""
+NOTE = "Note what matters."
 NOW = "Write the rubric."
 CHECKS = "Checks:"
+UNKNOWN = "unknown"
+IMPORTANCE: Mapping[int | None, str] = {3: "decisive", 1: "helps", 0: "none", None: UNKNOWN}
+"""Level of a dimension → its word in the notes; None: neither brief nor stakeholder said it."""
 
 Message = dict[str, Any]
 
@@ -36,16 +40,44 @@ def opening(task: Task) -> list[Message]:
 
 
 def brief_of(brief: str, active: Sequence[Check]) -> str:
-    """Returns a brief with the list of its active checks, in canonical order."""
+    """Returns the list of the active checks, in canonical order, and then the brief."""
     listed = "\n".join(f"{json.dumps(check.name)}: {json.dumps(check.arg)}" for check in sorted(active))
-    return f"{brief}\n{CHECKS}\n{listed}"
+    return f"{CHECKS}\n{listed}\n{brief}" if active else brief
 
 
-def reply(answer: str | None, *, last: bool) -> str:
-    """Returns the user's message after a question: the stakeholder's answer, and after the last one the call
-    for the rubric."""
-    parts = [answer] if answer else []
-    return "\n".join([*parts, NOW] if last else parts or [NOW])
+def answered(topic: str, answer: str) -> str:
+    """Returns an answer of the stakeholder with its topic, as the conversation has it."""
+    return f"{topic}: {answer}"
+
+
+def reply(answer: str | None, then: str | None) -> str:
+    """Returns the user's message after an answer: what the stakeholder says, and what to write ``then``; None
+    while the questions go on."""
+    return "\n".join(part for part in (answer, then) if part)
+
+
+def notes(levels: Mapping[str, int | None]) -> str:
+    """Returns notes as the model writes them. A dimension without an entry is unknown."""
+    return json.dumps({name: IMPORTANCE[levels.get(name)] for name in DIMENSIONS})
+
+
+def notes_schema() -> dict[str, Any]:
+    """Returns the JSON schema of notes: every dimension, with one of four words."""
+    return {
+        "type": "object",
+        "additionalProperties": False,
+        "required": list(DIMENSIONS),
+        "properties": {name: {"enum": list(IMPORTANCE.values())} for name in DIMENSIONS},
+    }
+
+
+def levels_of(text: str) -> dict[str, int | None]:
+    """Returns the levels that notes state; an empty mapping if the text is none."""
+    words = {word: level for level, word in IMPORTANCE.items()}
+    try:
+        return {name: words[word] for name, word in json.loads(text).items() if name in DIMENSIONS}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return {}
 
 
 def question_schema(topics: Sequence[str]) -> dict[str, Any]:

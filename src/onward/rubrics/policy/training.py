@@ -105,7 +105,8 @@ class _Run:
         raw = self.folder / "raw"
         shutil.rmtree(raw, ignore_errors=True)
         policy, adapter = warm_start.untrained(self.plan, self.tasks, raw)
-        player = Player(policy, adapter, questions=self.plan.questions, ordered=self.plan.ordered)
+        plan = self.plan
+        player = Player(policy, adapter, questions=plan.questions, notes=plan.notes, ordered=plan.ordered)
         warm_start.warm_up(self.plan, player, self.tasks, self.emit)
         save_writer(player, base)
         shutil.rmtree(raw, ignore_errors=True)

@@ -10,13 +10,13 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from onward.lm.tiny import SPECIAL, save_network
-from onward.rubrics.policy.prompts import CHECKS, NOW, SYSTEM
+from onward.rubrics.policy.prompts import CHECKS, NOTE, NOW, SYSTEM
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _PIECES = (
     r"[a-z]+\n|: ",  # a role, and what parts a check of the list from its argument
     r'\{"criteria": \[\{"check": |\}, \{"check": |, "arg": |, "weight": |\}\]\}|\{"ask": ',
+    r'(?:\{|, )"[a-z]+": (?=")',  # a dimension in the notes
     r'"[^"\n]*"\}?',
     r" ?[A-Za-z_]+[,.;:?!]*",
     r" ?[0-9]+[,.;:%]*",
@@ -41,7 +42,7 @@ class Size:
     layers: int = 2
     heads: int = 4
     intermediate: int = 128
-    pieces: int = 440
+    pieces: int = 1200
     """Most pieces besides single bytes. The least frequent words of briefs are left out first."""
     syllables: int = 160
     """Pieces of words that are no piece themselves."""
@@ -50,6 +51,12 @@ class Size:
 
 Texts = Mapping[str, Iterable[str]]
 """Family → its briefs and the answers of its stakeholders."""
+PHRASES = 900
+"""Most phrases that are tokens."""
+LEAST_USES = 5
+"""Uses below which a pair is not joined."""
+_FIRST_LETTER = 0x20000
+_WORD = re.compile(r" ?[A-Za-z_]+(?:-[A-Za-z_]+)*[,.;:?!]*")
 FAMILIES = 3
 """Families that must have a word before it is a token."""
 
@@ -68,7 +75,50 @@ def build(folder: Path, texts: Texts, words: Sequence[str], size: Size | None = 
         kv_heads=size.heads,
         intermediate=size.intermediate,
         max_positions=size.max_positions,
+        initializer_range=size.hidden
+        ** -0.5,  # with 0.02 a narrow one attends to nothing
     )
+
+
+def phrases_of(texts: Mapping[str, Sequence[Sequence[str]]]) -> list[str]:
+    """Returns runs of words that several families share, longest first. ``texts``: family → texts as pieces.
+
+    The most frequent pair of neighbours is joined, again and again: byte pair encoding with words in place of
+    bytes. A run ends with its sentence, and before a word that only few families have.
+    """
+    from tokenizers import Tokenizer, models, trainers
+
+    least = min(FAMILIES, len(texts))
+    users: Counter[str] = Counter()
+    for some in texts.values():
+        users.update({piece for text in some for piece in text if _WORD.fullmatch(piece)})
+    letters = {word: chr(_FIRST_LETTER + n) for n, word in enumerate(w for w in users if users[w] >= least)}
+    runs = {family: [run for text in some for run in _runs(text, letters)] for family, some in texts.items()}
+    joined = Tokenizer(models.BPE())
+    joined.train_from_iterator(
+        [run for some in runs.values() for run in some],
+        trainers.BpeTrainer(
+            vocab_size=len(letters) + PHRASES, min_frequency=LEAST_USES, show_progress=False
+        ),
+    )
+    families: Counter[str] = Counter()
+    for some in runs.values():
+        families.update({token for run in some for token in joined.encode(run).tokens})
+    words = {letter: word for word, letter in letters.items()}
+    found = ["".join(map(words.__getitem__, token)) for token, n in families.items() if n >= least and len(token) > 1]
+    return sorted(found, key=lambda phrase: (-len(phrase), phrase))
+
+
+def _runs(text: Sequence[str], letters: Mapping[str, str]) -> Iterator[str]:
+    """Yields the runs of words of a text, a letter for each word."""
+    run = ""
+    for piece in text:
+        run += letters.get(piece, "")
+        if run and (piece not in letters or piece[-1] in ".?!"):
+            yield run
+            run = ""
+    if run:
+        yield run
 
 
 def tokenizer_of(texts: Texts, words: Sequence[str], most: int, syllables: int) -> Tokenizer:
@@ -76,14 +126,22 @@ def tokenizer_of(texts: Texts, words: Sequence[str], most: int, syllables: int) 
     syllables of their other words."""
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-    whole = "|".join(re.escape(text) for text in (SYSTEM, NOW, CHECKS))
+    fixed = (SYSTEM, NOTE, NOW, CHECKS)
+    words_alone = pre_tokenizers.Split(Regex("|".join((*map(re.escape, fixed), *_PIECES))), "isolated")
+    phrases = phrases_of(
+        {
+            family: [[piece for piece, _ in words_alone.pre_tokenize_str(text)] for text in some]
+            for family, some in texts.items()
+        }
+    )
+    whole = "|".join(map(re.escape, (*fixed, *phrases)))
     split = pre_tokenizers.Split(Regex("|".join((whole, *_PIECES))), "isolated")
     as_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
 
     def pieces(text: str) -> list[str]:
         return [piece for piece, _ in split.pre_tokenize_str(text)]
 
-    always = (SYSTEM, NOW, CHECKS, "system\n", "user\n", "assistant\n", *words)
+    always = (SYSTEM, NOTE, NOW, CHECKS, "system\n", "user\n", "assistant\n", *words)
     needed = dict.fromkeys(piece for word in always for piece in pieces(word))
     seen: Counter[str] = Counter()
     families: Counter[str] = Counter()

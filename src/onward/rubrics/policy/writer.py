@@ -60,7 +60,13 @@ def load_player(folder: Path, *, device: str = "cpu", dtype: str = "float32") ->
     if base is not None:
         policy.add_adapter(ADAPTER, folder)
     adapter = None if base is None else ADAPTER
-    return Player(policy, adapter, questions=int(facts["questions"]), ordered=bool(facts["ordered"]))
+    return Player(
+        policy,
+        adapter,
+        questions=int(facts["questions"]),
+        notes=bool(facts["notes"]),
+        ordered=bool(facts["ordered"]),
+    )
 
 
 def save_writer(player: Player, folder: Path) -> None:
@@ -73,5 +79,10 @@ def save_writer(player: Player, folder: Path) -> None:
     else:
         base = str(player.policy.folder.resolve())
         player.policy.save_adapter(player.adapter, folder)
-    facts = {"base": base, "questions": player.questions, "ordered": player.ordered}
+    facts = {
+        "base": base,
+        "questions": player.questions,
+        "notes": player.notes,
+        "ordered": player.ordered,
+    }
     write_whole(folder / WRITER_FILE, (json.dumps(facts, indent=2) + "\n").encode())

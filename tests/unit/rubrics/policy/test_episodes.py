@@ -11,7 +11,7 @@ from onward.rubrics.policy import prompts
 from onward.rubrics.policy.demonstrations import Care, rows
 from onward.rubrics.policy.episodes import Player
 from onward.rubrics.policy.splits import training_tasks
-from onward.rubrics.tasks import TOPICS, Stakeholder
+from onward.rubrics.tasks import DIMENSIONS, TOPICS, Stakeholder
 
 
 def test_every_answer_of_an_untrained_policy_fits_its_grammar_when_hot(player: Player) -> None:
@@ -29,7 +29,8 @@ def test_rows_train_what_the_policy_drew_and_no_word_of_others(player: Player) -
     drawn = [token for token, own in zip(one.row.ids, one.row.sampled, strict=True) if own]
     said = "".join([*(prompts.question(topic) for topic in one.questions)])
     said += "" if len(one.questions) == 3 else prompts.question(None)
-    assert player.chat.text(drawn) == said + one.text
+    assert player.chat.text(drawn) == said + one.notes + one.text
+    jsonschema.validate(json.loads(one.notes), prompts.notes_schema())
     stakeholder = Stakeholder(task)
     whole = str(player.policy.tokenizer.decode(one.row.ids))
     for topic in one.questions:
@@ -63,12 +64,31 @@ def test_a_demonstration_is_a_row_as_an_episode_makes_it(player: Player) -> None
     assert all(left < right for left, right in pairwise(rubric.checks))
     truth = {check for check, weight in zip(task.active, task.weights, strict=True) if weight > 0}
     assert set(rubric.checks) == truth  # a careful writer
+    topics = [topic for topic in map(prompts.topic_of, _objects(text)) if topic]
+    (noted,) = [levels for levels in map(prompts.levels_of, _objects(text)) if levels]
+    for name, level in task.levels.items():
+        assert noted[name] == (level if name not in task.hidden or name in topics else None)
 
 
-def test_without_questions_the_first_answer_is_the_rubric(player: Player) -> None:
-    silent = Player(player.policy, questions=0)
+def _objects(text: str) -> list[str]:
+    """The JSON objects of an episode's answers, which follow each other."""
+    found, decoder = [], json.JSONDecoder()
+    while text:
+        _, end = decoder.raw_decode(text)
+        found.append(text[:end])
+        text = text[end:]
+    return found
+
+
+def test_without_questions_and_notes_the_first_answer_is_the_rubric(player: Player) -> None:
+    silent = Player(player.policy, questions=0, notes=False)
     one = silent.play(training_tasks((), 1)[:1])[0]
     assert one.questions == () and one.rubric is not None
     drawn = [token for token, own in zip(one.row.ids, one.row.sampled, strict=True) if own]
     assert drawn[-1] == silent.chat.end_of_turn
-    assert silent.chat.text(drawn) == one.text
+    assert silent.chat.text(drawn) == one.text and one.notes == ""
+
+
+def test_without_questions_the_first_answer_is_the_notes(player: Player) -> None:
+    one = Player(player.policy, questions=0).play(training_tasks((), 1)[:1])[0]
+    assert one.questions == () and list(prompts.levels_of(one.notes)) == list(DIMENSIONS)

@@ -26,7 +26,28 @@ def test_another_text_asks_nothing(text: str) -> None:
     assert prompts.topic_of(text) is None
 
 
-def test_the_last_reply_calls_for_the_rubric() -> None:
-    assert prompts.reply("Sources first.", last=False) == "Sources first."
-    assert prompts.reply("Sources first.", last=True) == "Sources first.\nWrite the rubric."
-    assert prompts.reply(None, last=True) == "Write the rubric."
+def test_a_reply_has_the_answer_and_what_to_write_next() -> None:
+    assert prompts.reply("Sources first.", None) == "Sources first."
+    assert prompts.reply("Sources first.", prompts.NOTE) == "Sources first.\nNote what matters."
+    assert prompts.reply(None, prompts.NOW) == "Write the rubric."
+
+
+def test_notes_fit_their_schema_and_are_read_back() -> None:
+    text = prompts.notes({"accuracy": 3, "brevity": 0, "compliance": 1})
+    assert text == (
+        '{"accuracy": "decisive", "completeness": "unknown", "brevity": "none", "compliance": "helps", '
+        '"traceability": "unknown", "actionability": "unknown"}'
+    )
+    jsonschema.validate(json.loads(text), prompts.notes_schema())
+    levels = prompts.levels_of(text)
+    assert {name for name, level in levels.items() if level is None} == {
+        "completeness",
+        "traceability",
+        "actionability",
+    }
+    assert (levels["accuracy"], levels["brevity"], levels["compliance"]) == (3, 0, 1)
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"accuracy": "very"}', '{"accuracy": ["decisive"]}', "no"])
+def test_another_text_is_no_notes(text: str) -> None:
+    assert prompts.levels_of(text) == {}
