@@ -29,13 +29,17 @@ from onward.training.job.replayed import MaskReplay
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 ARGUMENTS: dict[str, Any] = {
     "type": "object",
-    "properties": {"city": {"enum": ["Oslo", "Rome"]}, "days": {"type": "integer", "minimum": 1, "maximum": 30}},
+    "properties": {
+        "city": {"enum": ["Oslo", "Rome"]},
+        "days": {"type": "integer", "minimum": 1, "maximum": 30},
+    },
     "required": ["city", "days"],
     "additionalProperties": False,
 }
 TOOL = {"type": "function", "function": {"name": "weather", "parameters": ARGUMENTS, "strict": True}}
 BY_HAND = r"""
-start: "{\"tool_name\": \"weather\", \"tool_args\": {\"city\": \"" ("Oslo" | "Rome") "\", \"days\": " DAYS "}}"
+start: "{\"tool_name\": \"weather\", \"tool_args\": " arguments "}"
+arguments: "{\"city\": \"" ("Oslo" | "Rome") "\", \"days\": " DAYS "}"
 DAYS: /[1-9]|[12][0-9]|30/
 """
 ASK = [{"role": "user", "content": "How is the weather?"}]
@@ -164,7 +168,7 @@ async def test_turns_with_a_schema_without_one_and_with_it_again_are_one_row_of_
     assert float(policy.logprobs([without])[0].sum()) < sum(told) - 5
 
 
-async def test_a_strict_tool_that_may_be_called_or_not_is_learned_from_as_it_was_sampled(world, agent, policy):
+async def test_a_strict_tool_that_may_be_called_or_not_trains_as_it_was_sampled(world, agent, policy):
     await ask(agent, "auto-1", tools=[TOOL], max_tokens=40)
     document = await recorded(world, "auto-1")
     (record,) = records(document)

@@ -21,6 +21,7 @@ from onward.lm.policy import Policy
 from onward.lm.request import Sample, SampleRequest
 from onward.lm.sampler import Sampler
 from onward.lm.tiny import build_tiny
+from onward.lm.token_bytes import TokenBytes
 from onward.lm.tokens import TokenRow
 from onward.redaction.trajectory import redact_trajectory
 from onward.serving.engines.answer_options import state_once
@@ -143,7 +144,8 @@ def test_the_recorded_log_probs_are_those_of_the_answers_that_the_tool_has(
 def _splits(painter: Painter, text: str) -> list[list[int]]:
     """Every sequence of tokens that the masks allow for this text, by a walk over all allowed tokens."""
     whole, open_ones, found = text.encode(), [([], b"")], []
-    names = [painter.policy.tokenizer.decode([t]).encode() for t in range(painter.policy.shape.vocab)]
+    of = TokenBytes(painter.policy.tokenizer).of
+    names = [of(token) for token in range(painter.policy.shape.vocab)]
     while open_ones:
         ids, so_far = open_ones.pop()
         constraint = painter.grammar.begin()
