@@ -12,14 +12,14 @@ from onward.errors import OnwardError
 AnswerT = TypeVar("AnswerT", bound=BaseModel)
 MAX_TOKENS = 1024
 MOST_PROBLEM = 300
-"""Characters of a problem that a model is told of."""
+"""Characters of a problem in the request that repeats it to the model."""
 
 
 class ModelAnswerError(OnwardError):
     """A model's answer that is not of the requested type."""
 
     problem = ""
-    """What is wrong with the answer, in words for the model; empty if no answer can be better."""
+    """The fault of the answer in words for the model; empty if it has none that it could mend."""
 
 
 class RefusedAnswerError(ModelAnswerError):
