@@ -6,6 +6,7 @@ import copy
 import json
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -29,6 +30,7 @@ from onward.training.data import admission, conversations, dataset
 from onward.training.data.admission import AdmissionRules
 from onward.training.data.report import DataReport
 from onward.training.job import rows, worker
+from onward.training.job.evaluation import weighable_attempts
 from onward.training.job.replayed import MaskReplay
 
 COLOURS = ["red", "green", "grey"]
@@ -186,6 +188,10 @@ def test_an_answer_that_continues_one_under_the_same_grammar_names_it_alone(
     # Alone, the second names a grammar whose source is nowhere.
     alone = painter.record(sample, **{**more, **second, "continues": None})
     assert admission.line(task("t", alone), RULES) == "shaped_logits"
+    # Another grammar under the same short hash is not taken for the stated one.
+    other = {"constraint": {**second["constraint"], "fingerprint": "0" * 64}}
+    line = admitted(one, painter.record(sample, **more, **other))
+    assert [call.get("trains") for call in line["calls"]] == [None, False]
 
 
 @pytest.mark.parametrize(
@@ -300,6 +306,19 @@ def test_rewards_per_turn_keep_their_sum_when_an_answer_becomes_context(
     assert moved["turn_rewards"] == [0.875]
 
 
+def test_a_held_out_answer_is_weighed_under_its_masks_and_one_without_them_is_not(
+    painter: Painter, drawn: list[Sample]
+) -> None:
+    method: Any = SimpleNamespace(policy=painter.policy, max_tokens=512)
+    report = DataReport()
+    spec = _spec()
+    (with_masks,) = painter.replay.lines([admitted(painter.record(drawn[0]))], DataReport())
+    without = admitted(painter.record(drawn[0]))
+    found = weighable_attempts([with_masks, without], ["a", "b"], method, spec, report)
+    assert [name for name, _ in found] == ["a"] and report == {"not_weighable": 1}
+    assert sum(len(row.allowed) for row in found[0][1].rows) == len(drawn[0].token_ids)
+
+
 def test_a_line_cannot_bring_masks_of_its_own(painter: Painter, drawn: list[Sample]) -> None:
     line = admitted(painter.record(drawn[0]))
     line["calls"][0]["allowed"] = [[1, 2]]
@@ -332,6 +351,6 @@ def test_a_job_learns_from_such_answers_and_says_what_it_could_not_use(
 
 
 def _spec() -> Any:
-    from types import SimpleNamespace
-
-    return SimpleNamespace(unparsable_penalty=0.5, dense_rewards=False, return_from="outcome")
+    return SimpleNamespace(
+        unparsable_penalty=0.5, dense_rewards=False, return_from="outcome", behaviour="recorded"
+    )

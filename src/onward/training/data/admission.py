@@ -113,7 +113,7 @@ def is_shaped(record: Mapping[str, Any], stated: Stated) -> bool:
     call. Under a stated grammar the learner computes the same distribution."""
     if any(record.get(name) for name in SHAPED):
         return True
-    return bool(record.get("constraint")) and grammars.name_of(record) not in stated
+    return bool(record.get("constraint")) and not grammars.is_stated(record, stated)
 
 
 def _call(record: Mapping[str, Any], rules: AdmissionRules, stated: Stated) -> dict[str, Any]:

@@ -28,7 +28,14 @@ def stated(records: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, str]]:
     return found
 
 
+def is_stated(record: Mapping[str, Any], grammars: Stated) -> bool:
+    """Returns whether the grammar of a record that has one is among ``grammars``. The fingerprint decides,
+    since the hash is short."""
+    known = grammars.get(name_of(record))
+    return known is not None and known["fingerprint"] == record["constraint"].get("fingerprint")
+
+
 def name_of(record: Mapping[str, Any]) -> str:
-    """Returns the hash of the grammar of a record that has one; empty if it is not stated."""
+    """Returns the hash of the grammar of a record that has one; empty without a hash."""
     constraint = record["constraint"]
     return str(constraint.get("hash") or "") if isinstance(constraint, Mapping) else ""

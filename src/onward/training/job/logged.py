@@ -51,6 +51,7 @@ class OnData:
         self.folder, self.policy, self.method, self.spec = folder, policy, method, spec
         self._kept, self._emit, self._save, self._stop, self._expect = kept, emit, save, stop, expect
         self._report = report
+        self._replay = MaskReplay.of_model(policy)
         self._judge: evaluation.Judge | None = None
         self._before: dict[str, Any] | None = None
         """The judge's figures of the start."""
@@ -62,15 +63,14 @@ class OnData:
         spec, method = self.spec, self.method
         lines = dataset.read(self.folder / dataset.FILE)
         refuse_work_of_others(lines, spec.start_digest or self.policy.base_digest)
-        replay = MaskReplay.of_model(self.policy)
-        lines = replay.lines(lines, self._report)
+        lines = self._replay.lines(lines, self._report)
         if not lines:
-            raise TrainingError("DATA", f"No row is left to train on. {replay.warning}")
+            raise TrainingError("DATA", f"No row is left to train on. {self._replay.warning}")
         split = self._split(lines)
         self._expect(split.train)
         report = self._report
-        if replay.warning:
-            self._emit("warning", message=replay.warning)
+        if self._replay.warning:
+            self._emit("warning", message=self._replay.warning)
         trajectories = rows.trajectories_of(split.train, spec, self.policy, report, method.max_tokens)
         algorithm = method.state()  # as it was before these rows: a resumed update estimates again
         count = method.prepare(trajectories)
@@ -119,7 +119,7 @@ class OnData:
         spec, method, report = self.spec, self.method, DataReport()
         path = self.folder / dataset.EVAL_FILE
         if path.is_file():
-            given = MaskReplay.of_model(self.policy).lines(dataset.read(path), report)
+            given = self._replay.lines(dataset.read(path), report)
             told = rows.trajectories_of(given, spec, self.policy, report, method.max_tokens)
             return evaluation.LossJudge(method, told, excluded=report)
         if spec.replay is not None and (split.held_out or not spec.holdout):
