@@ -26,7 +26,7 @@ from onward.lm.token_bytes import TokenBytes
 from onward.lm.tokens import TokenRow
 from onward.redaction.trajectory import redact_trajectory
 from onward.serving.engines.answer_options import state_once
-from onward.training.data import admission, conversations, dataset
+from onward.training.data import admission, conversations, dataset, grammars
 from onward.training.data.admission import AdmissionRules
 from onward.training.data.report import DataReport
 from onward.training.job import rows, worker
@@ -248,6 +248,7 @@ def test_a_secret_in_a_schema_is_removed_and_the_answer_is_not_learned_from(
     assert secret in json.dumps(item.trajectory) and secret not in json.dumps(redacted.document)
     item = dataset.ScoredTrajectory(redacted.document, item.reward)
     assert admission.line(item, RULES) == "tokens_void"
+    assert grammars.stated([one["action"]["sampling"] for one in item.trajectory["turns"]]) == {}
     clean = task("t", painter.record(drawn[0]))
     assert not redact_trajectory(dict(clean.trajectory)).changed
 
@@ -324,13 +325,19 @@ def test_a_line_cannot_bring_masks_of_its_own(painter: Painter, drawn: list[Samp
     line["calls"][0]["allowed"] = [[1, 2]]
     (kept,) = painter.replay.lines([line], DataReport())
     assert [len(one.ids) for one in kept["calls"][0]["allowed"]] == [one.count for one in drawn[0].allowed]
+    free = admitted(sampling())
+    free["calls"][0]["allowed"] = [[1, 2]]
+    (kept,) = painter.replay.lines([free], DataReport())
+    assert "allowed" not in kept["calls"][0]
     assert not [call for call in conversations.calls_of(admitted(painter.record(drawn[0]))) if call.trains]
 
 
 def test_a_job_learns_from_such_answers_and_says_what_it_could_not_use(
     painter: Painter, drawn: list[Sample], make_job: MakeJob, events: Events
 ) -> None:
-    folder = make_job(algorithm="reinforce", epochs=1, batch_rows=6, model_folder=str(painter.folder))
+    folder = make_job(
+        algorithm="reinforce", epochs=1, batch_rows=6, model_folder=str(painter.folder), importance_cap=2.0
+    )
     lines = []
     for number, sample in enumerate(drawn):
         green = "green" in painter.chat.text(sample.token_ids)
@@ -348,6 +355,8 @@ def test_a_job_learns_from_such_answers_and_says_what_it_could_not_use(
     (step,) = [one["metrics"] for one in events if one["event"] == "progress"]
     assert step["grad_norm"] > 0 and step["kl_divergence"] < 1e-4
     assert step["ratio_max"] == pytest.approx(1.0, abs=1e-3)
+    assert step["logprob_difference"] < 1e-4  # between the recorded log-probs and the learner's
+    assert step["importance_ess"] == pytest.approx(1.0, abs=1e-4)
 
 
 def _spec() -> Any:
