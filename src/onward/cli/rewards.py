@@ -15,6 +15,7 @@ import httpx
 import typer
 from rich.console import Console
 
+from onward import host
 from onward.cli import ConfigFile, DataDir, app, load_settings, reward_tables, run_async
 from onward.cli.help import Commands
 from onward.cli.output import say
@@ -24,7 +25,7 @@ from onward.errors import ConfigError, NotFoundError
 from onward.ids import check_id
 from onward.reward.scoring import explain as explanation
 from onward.reward.scoring import simulate as simulation
-from onward.warehouse import queries
+from onward.warehouse import Objects, queries
 from onward.warehouse.embedded import reading
 
 if TYPE_CHECKING:
@@ -212,13 +213,20 @@ def _before_scoring(settings: Settings) -> Iterator[tuple[Analyse, ByRubric]]:
     """Yields two functions: what is known about the code of a trajectory, and about it by its rubric."""
     from onward.reward.role.analysis import Analysis, code_analyser
 
-    rubrics = None
+    rubrics, writers = None, None
     if settings.reward.rubrics:
-        from onward.rubrics.trajectories import rubrics_of
+        from onward.rubrics.trajectories import needs_released, rubrics_of
 
-        rubrics = rubrics_of(settings.reward)
+        if needs_released(settings.reward):
+            from onward.training.writers import StoredWriters
+
+            writers = StoredWriters(Objects.open(settings.objects_at), settings)
+        rubrics = rubrics_of(settings.reward, writers)
     analysis = Analysis(code_analyser(settings.reward), rubrics)
     with asyncio.Runner() as runner:
+        open_parts = contextlib.AsyncExitStack()
+        if writers is not None:
+            writers.read_from(runner.run(open_parts.enter_async_context(host.records(settings))))
         runner.run(analysis.start())
         try:
             yield (
@@ -227,6 +235,7 @@ def _before_scoring(settings: Settings) -> Iterator[tuple[Analyse, ByRubric]]:
             )
         finally:
             runner.run(analysis.stop())
+            runner.run(open_parts.aclose())
 
 
 @contextlib.contextmanager
