@@ -127,9 +127,10 @@ async def publish_nats(box: Toolbox, arguments: PublishNats) -> dict[str, Any]:
 async def request_training(box: Toolbox, subject: str, document: dict[str, Any]) -> dict[str, Any]:
     """Sends a request for a job over the bus, and returns the job as soon as the trainer has taken it."""
     clean = box.redactor.document(document).document
-    submit = intake.submit if subject == subjects.TRAINING_REQUEST else intake.submit_control
+    if subject == subjects.TRAINING_CONTROL and "environment" not in clean:
+        raise ConfigError("A control job needs an environment: give its id, such as CartPole-v1.")
     async with box.service.bus() as bus:
-        done = await submit(bus, SystemClock(), clean, requester=REQUESTER)
+        done = await intake.submit(bus, SystemClock(), clean, requester=REQUESTER)
     if done.record is None:
         return {
             "job_id": done.request.training_job_id,
