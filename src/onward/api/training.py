@@ -47,9 +47,9 @@ class TrainingApi:
     def add_to(self, app: FastAPI) -> None:
         @app.post("/training/start", status_code=202, openapi_extra=_asks(), responses=_answers(202, STATUS))
         async def start(request: Request) -> Response:
-            """Starts a job: of the language model, of a control policy (with an environment at the top level),
-            of a rubric writer (kind "rubrics"). An id sent twice is one job; with another body, 409. Scope:
-            train."""
+            """Starts a job: of the language model, of a control policy (with 'environment' at the top level)
+            or of a rubric writer (kind 'rubrics'). An id sent twice is one job; with another body, 409.
+            Scope: train."""
             caller = authorize(request, "train", local=True)
             return await self._start(request, caller)
 
