@@ -14,6 +14,7 @@ from onward.contracts import subjects
 from onward.rubrics.policy.writer import load_writer
 from onward.rubrics.tasks import make_task
 from onward.training.role import trainer as role
+from onward.training.writers import WriterFiles, Writers
 
 
 async def test_a_rubrics_job_ends_with_a_writer_that_writes(bus: Bus, tmp_path: Path) -> None:
@@ -47,9 +48,12 @@ async def test_a_rubrics_job_ends_with_a_writer_that_writes(bus: Bus, tmp_path: 
         assert error is not None and error.code == "DATA" and "group_size = 1" in error.message
         assert found["good"].state == "completed", found["good"].error
         assert found["good"].commit is None
-        folder = tmp_path / "fetched"
-        folder.mkdir()
-        prefix = f"rubrics/good/{found['good'].attempt}"
-        for name in await served.ctx.objects.list(prefix):
-            await served.ctx.objects.get_file(name, folder / Path(name).name)
+        (version,) = await Writers(bus, served.ctx.clock).all()
+        assert (version.version, version.job_id) == ("rubric-writer-v1", "good")
+        metrics = found["good"].progress["metrics"]
+        assert (metrics["version"], metrics["why"]) == (version.version, version.why)
+        assert version.evidence["tasks"] == 128 and version.evidence["skill"] == metrics["skill"]
+        released = await Writers(bus, served.ctx.clock).released()
+        assert (released is not None) == metrics["released_now"] == version.passed
+        folder = await WriterFiles(served.ctx.objects, served.ctx.settings).fetch(version)
         assert load_writer(folder).write(make_task("expense_audit", 1)).criteria
