@@ -112,10 +112,14 @@ async def parts(
         refuse_unsigned_setup(settings, signs="trainer" in roles)
     rubrics, writers = None, None
     if "rewarder" in roles and settings.reward.rubrics:
-        from onward.rubrics.trajectories import rubrics_of  # rubrics are a layer above the rewarder
-        from onward.training.writers import StoredWriters
+        from onward.rubrics.trajectories import needs_released, rubrics_of  # a layer above the rewarder
 
-        writers = StoredWriters(Objects.open(settings.objects_at), settings)
+        if needs_released(settings.reward):
+            from onward.training.signatures import refuse_unsigned_setup
+            from onward.training.writers import StoredWriters
+
+            refuse_unsigned_setup(settings, signs=False)
+            writers = StoredWriters(Objects.open(settings.objects_at), settings)
         rubrics = rubrics_of(settings.reward, writers)
     redactor_of(settings)  # an unknown kind or a missing file fails here, before anything is started
     if roles:

@@ -140,38 +140,65 @@ def _cost(cost: dict[str, Any]) -> str:
 
 @rubrics.command()
 def explain(
-    rubric: Annotated[str, typer.Argument(metavar="RUBRIC", help="File of 'generate --json'; - for stdin.")],
+    rubric: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUBRIC", help="File of 'generate --json'; - for stdin. With --writer: the task."
+        ),
+    ],
     task: Annotated[
         str | None, typer.Argument(metavar="TASK", help="FAMILY/SEED; not given: the file says it.")
     ] = None,
     page: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write a page: outputs with both scores side by side.")
     ] = None,
+    writer: Annotated[
+        str | None,
+        typer.Option(metavar="WRITER", help="Writes the rubric of the task here; no file is read."),
+    ] = None,
+    file: ConfigFile = None,
+    data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
     """Explain a rubric criterion by criterion: what it separates, both scores, and the terms of its reward.
 
     onward rubrics explain rubric.json --page rubric.html
 
+    onward rubrics explain travel_itinerary/1 --writer released
+
     The file has {"criteria": [{"check", "arg", "weight"}, …]}, or is what 'onward rubrics generate --json'
     prints. Twelve outputs are designed so that each check holds in half of them.
     """
     from onward.rubrics.explanation import explained
 
-    parsed, found, questions, writer = _read(rubric, task)
+    if writer is None:
+        parsed, found, questions, by = _read(rubric, task)
+    else:
+        parsed, found, questions, by = _write(rubric, writer, file, data_dir)
     explanation = explained(parsed, found, questions=questions)
     if page is not None:
         from onward.files import check_file
         from onward.rubrics.page import write_rubric_page
 
         check_file(page)
-        write_rubric_page(page, explanation, writer)
+        write_rubric_page(page, explanation, by)
     if as_json:
         print_json(explanation.as_dict())
         return
     _show(explanation)
     if page is not None:
         say(f"Page: {page}")
+
+
+def _write(name: str, writer: str, file: Path | None, data_dir: Path | None) -> tuple[Rubric, Task, int, str]:
+    """Returns the same for a rubric that ``writer`` writes now. Raises ConfigError if it writes none."""
+    from onward.cli.rubrics_releases import open_named
+
+    task, opened = task_named(name), open_named(writer, file, data_dir)
+    (attempt,) = opened.player.play([task], temperature=0.0)
+    if attempt.rubric is None:
+        raise ConfigError(f"{opened.name} wrote no valid rubric for {name}: {attempt.problem}")
+    return attempt.rubric, task, len(attempt.questions), opened.name
 
 
 def _read(source: str, name: str | None) -> tuple[Rubric, Task, int, str]:

@@ -86,7 +86,7 @@ def promote(
     file: ConfigFile = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Make a version the released rubric writer. Its files are checked first; name and reason are recorded.
+    """Promote a version to the released rubric writer. Its files are checked; name and reason are recorded.
 
     onward rubrics promote rubric-writer-v3 --reason "read its report"
 
@@ -115,7 +115,7 @@ def promote(
 
 @rubrics.command()
 def rollback(reason: Reason, file: ConfigFile = None, data_dir: DataDir = None) -> None:
-    """Go back to the rubric writer that was released before, at once. Its files are checked first.
+    """Roll back to the rubric writer that was released before, at once. Its files are checked first.
 
     onward rubrics rollback --reason "it favours long answers"
     """

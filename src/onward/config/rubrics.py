@@ -11,8 +11,8 @@ from onward.config.section import Section
 
 class RubricsSettings(Section):
     release: Literal["auto", "approval", "never"] = "auto"
-    """What becomes of a writer of a job that passes its validation. ``auto``: it is released. ``approval``:
-    it waits for ``onward rubrics promote``. ``never``: it is only recorded."""
+    """Release of a writer that passes its validation after a job. ``auto``: it is released. ``approval``: it
+    waits for ``onward rubrics promote``. ``never``: it is only recorded."""
     rule: Literal["not_worse", "better"] = "not_worse"
     """Rule for the lower end of the paired 95 % interval of skill, against the released writer: at least
     minus ``margin``, or above 0. The first writer must be better than its warm start."""

@@ -73,7 +73,7 @@ def _digest_over(folder: Path, names: Iterable[str]) -> str:
 
 @dataclass(frozen=True)
 class Form:
-    """What a checkpoint of one kind of policy is made of."""
+    """Parts of a checkpoint that depend on the kind of policy."""
 
     digest: Callable[[Path], str] = adapter_digest
     """Computes the policy's name from its folder."""

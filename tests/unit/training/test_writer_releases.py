@@ -15,6 +15,7 @@ from trainer_world import World
 
 from onward.contracts.buckets import ReleasedWriter
 from onward.errors import ConflictError, NotFoundError, TamperedError
+from onward.training import signatures
 from onward.training.job import rubrics
 from onward.training.role import rubrics_attempt
 from onward.training.role.rubrics_attempt import RubricsAttempt
@@ -222,6 +223,19 @@ async def test_files_that_do_not_match_their_hash_are_refused_in_a_sentence(tmp_
     await jobs.world.ctx.objects.delete("rubrics/a/1/manifest.json")
     with pytest.raises(TamperedError, match="has no manifest"):
         await jobs.files.fetch(pointer)
+
+
+async def test_where_signatures_are_required_an_unsigned_writer_is_refused(tmp_path: Path) -> None:
+    jobs = Jobs(tmp_path)
+    await jobs.run("unsigned")
+    signatures.make_key(jobs.world.settings.run_dir)
+    await jobs.run("signed")
+    models = jobs.world.settings.models.model_copy(update={"require_signature": True})
+    strict = jobs.world.settings.model_copy(update={"models": models})
+    files = WriterFiles(jobs.world.ctx.objects, strict)
+    assert (await files.fetch(await jobs.writers.version(V2))).is_dir()
+    with pytest.raises(TamperedError, match="has no signature"):
+        await files.fetch(await jobs.writers.version(V1))
 
 
 async def test_a_job_is_not_lost_by_a_released_writer_that_is_damaged(tmp_path: Path) -> None:

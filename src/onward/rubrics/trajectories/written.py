@@ -28,7 +28,7 @@ _REMEMBERED = 4096
 
 
 class WriterSource(Protocol):
-    """Where the released writer is found."""
+    """Finds the released writer and its files."""
 
     async def released(self) -> ReleasedWriter | None: ...
 
