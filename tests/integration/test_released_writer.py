@@ -16,6 +16,7 @@ from rubric_writer import toy_plan
 from safetensors.numpy import load_file, save_file
 
 from onward import config, host
+from onward.bus.buckets import stream_of
 from onward.context import Context
 from onward.contracts import encode, subjects
 from onward.rubrics.policy.episodes import Player
@@ -125,3 +126,7 @@ async def test_a_running_service_takes_each_release_without_a_restart(
     settings_file.write_text('[reward.rubrics.audits]\nfamily = "expense_audit"\nwriter = "released"\n')
     line = json.loads(await run(f"rewards score {tmp_path / 'item.json'} -c {settings_file}"))
     assert "rubric-writer-v1" in json.dumps(line)  # nothing runs: the record is read all the same
+    async with host.records(settings) as bus:
+        await bus.js.delete_stream(stream_of("rl_writers"))  # a folder of an earlier version
+    code, output = await asyncio.to_thread(run_command, f"onward rubrics releases --dir {data}")
+    assert code == 2 and "has no record of rubric writers yet" in output

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import nats.js.errors
 import typer
 
 from onward import host
-from onward.bus import Bus
+from onward.bus.buckets import stream_of
 from onward.cli import ConfigFile, DataDir, load_settings, run_async
 from onward.cli.output import AsJson, Table, ident, number, print_json, print_text
 from onward.cli.rubrics import rubrics
 from onward.clock import SystemClock
 from onward.config import Settings
-from onward.contracts.buckets import WriterVersion
+from onward.contracts.buckets import ReleasedWriter, WriterVersion
 from onward.errors import ConfigError, ConflictError
 from onward.telemetry.audit import current_user
 from onward.training.writers.files import WriterFiles
@@ -46,8 +49,7 @@ def releases(
     settings = load_settings(file, data_dir)
 
     async def work() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-        async with host.records(settings) as bus:
-            writers = _writers(bus)
+        async with _record(settings) as writers:
             pointer, found = await writers.released(), await writers.all()
         rows = [{**one.model_dump(mode="json"), "state": state_of(one, pointer)} for one in found[::-1]]
         return rows, [] if pointer is None else [one.model_dump(mode="json") for one in pointer.changes]
@@ -95,8 +97,7 @@ def promote(
     settings, why = load_settings(file, data_dir), _reason(reason)
 
     async def work() -> str:
-        async with host.records(settings) as bus:
-            writers = _writers(bus)
+        async with _record(settings) as writers:
             found, pointer = await writers.version(version), await writers.released()
             if state_of(found, pointer) == RELEASED:
                 return f"{version} is released already."
@@ -122,8 +123,7 @@ def rollback(reason: Reason, file: ConfigFile = None, data_dir: DataDir = None) 
     settings, why = load_settings(file, data_dir), _reason(reason)
 
     async def work() -> str:
-        async with host.records(settings) as bus:
-            writers = _writers(bus)
+        async with _record(settings) as writers:
             pointer, before = await writers.target_of_rollback()
             await _files(settings).fetch(before)
             await writers.roll_back(pointer.version, before, by=current_user(), why=why)
@@ -143,8 +143,7 @@ def open_named(name: str, file: Path | None, data_dir: Path | None) -> NamedWrit
     settings = load_settings(file, data_dir)
 
     async def work() -> tuple[WriterVersion, Path]:
-        async with host.records(settings) as bus:
-            writers = _writers(bus)
+        async with _record(settings) as writers:
             wanted = name
             if name == THE_RELEASED:
                 pointer = await writers.released()
@@ -160,8 +159,18 @@ def open_named(name: str, file: Path | None, data_dir: Path | None) -> NamedWrit
     return replace(open_writer(str(folder)), name=found.version)
 
 
-def _writers(bus: Bus) -> Writers:
-    return Writers(bus, SystemClock())
+@asynccontextmanager
+async def _record(settings: Settings) -> AsyncIterator[Writers]:
+    """Yields the record of writers. Raises ConfigError for a data folder of before there was one."""
+    async with host.records(settings) as bus:
+        try:
+            await bus.js.stream_info(stream_of(ReleasedWriter.BUCKET))
+        except nats.js.errors.NotFoundError:
+            raise ConfigError(
+                f"{settings.data_dir} has no record of rubric writers yet: start the service there once "
+                f"('onward up'), which makes it."
+            ) from None
+        yield Writers(bus, SystemClock())
 
 
 def _files(settings: Settings) -> WriterFiles:
