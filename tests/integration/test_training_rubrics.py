@@ -64,6 +64,9 @@ async def test_a_rubrics_job_ends_with_a_writer_that_writes(bus: Bus, tmp_path: 
         assert (version.version, version.job_id) == ("rubric-writer-v1", "good")
         metrics = found["good"].progress["metrics"]
         assert (metrics["version"], metrics["why"]) == (version.version, version.why)
+        status = (await served.client.get("/training/good/status")).json()
+        assert (status["status"], status["metrics"]["current"]["why"]) == ("completed", version.why)
+        assert status["artifacts"] == {"final_checkpoint": version.object_prefix}
         assert version.evidence["tasks"] == 128 and version.evidence["skill"] == metrics["skill"]
         released = await Writers(bus, served.ctx.clock).released()
         assert (released is not None) == metrics["released_now"] == version.passed
