@@ -15,7 +15,6 @@ import httpx
 import typer
 from rich.console import Console
 
-from onward import host
 from onward.cli import ConfigFile, DataDir, app, load_settings, reward_tables, run_async
 from onward.cli.help import Commands
 from onward.cli.output import say
@@ -25,7 +24,7 @@ from onward.errors import ConfigError, NotFoundError
 from onward.ids import check_id
 from onward.reward.scoring import explain as explanation
 from onward.reward.scoring import simulate as simulation
-from onward.warehouse import Objects, queries
+from onward.warehouse import queries
 from onward.warehouse.embedded import reading
 
 if TYPE_CHECKING:
@@ -219,23 +218,26 @@ def _before_scoring(settings: Settings) -> Iterator[tuple[Analyse, ByRubric]]:
 
         if needs_released(settings.reward):
             from onward.training.writers import StoredWriters
+            from onward.warehouse import Objects
 
             writers = StoredWriters(Objects.open(settings.objects_at), settings)
         rubrics = rubrics_of(settings.reward, writers)
     analysis = Analysis(code_analyser(settings.reward), rubrics)
     with asyncio.Runner() as runner:
-        open_parts = contextlib.AsyncExitStack()
-        if writers is not None:
-            writers.read_from(runner.run(open_parts.enter_async_context(host.records(settings))))
-        runner.run(analysis.start())
+        connection = contextlib.AsyncExitStack()
         try:
+            if writers is not None:
+                from onward import host
+
+                writers.read_from(runner.run(connection.enter_async_context(host.records(settings))))
+            runner.run(analysis.start())
             yield (
                 lambda item: runner.run(analysis.reports({"": item})).get(""),
                 lambda item: runner.run(analysis.rubrics({"": item})).get(""),
             )
         finally:
             runner.run(analysis.stop())
-            runner.run(open_parts.aclose())
+            runner.run(connection.aclose())
 
 
 @contextlib.contextmanager

@@ -8,25 +8,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import nats.js.errors
 import typer
 
-from onward import host
-from onward.bus.buckets import stream_of
 from onward.cli import ConfigFile, DataDir, load_settings, run_async
 from onward.cli.output import AsJson, Table, ident, number, print_json, print_text
 from onward.cli.rubrics import rubrics
-from onward.clock import SystemClock
-from onward.config import Settings
-from onward.contracts.buckets import ReleasedWriter, WriterVersion
 from onward.errors import ConfigError, ConflictError
-from onward.telemetry.audit import current_user
-from onward.training.writers.files import WriterFiles
-from onward.training.writers.record import RELEASED, Writers, state_of
-from onward.warehouse import Objects
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # what reads a record is loaded where it is used: most commands of rubrics need none
+    from onward.config import Settings
+    from onward.contracts.buckets import WriterVersion
     from onward.rubrics.writers import NamedWriter
+    from onward.training.writers import WriterFiles, Writers
 
 _PREFIX = "rubric-writer-v"
 Reason = Annotated[str, typer.Option("--reason", help="Why, in your words; the record keeps it.")]
@@ -46,6 +39,8 @@ def releases(
     Works without a running service. --json has every figure of the evidence, and every change of what is
     released.
     """
+    from onward.training.writers.record import state_of
+
     settings = load_settings(file, data_dir)
 
     async def work() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -94,6 +89,9 @@ def promote(
 
     A running service scores the next trajectory with it. Scores that exist stay as they are.
     """
+    from onward.telemetry.audit import current_user
+    from onward.training.writers.record import RELEASED, state_of
+
     settings, why = load_settings(file, data_dir), _reason(reason)
 
     async def work() -> str:
@@ -120,6 +118,8 @@ def rollback(reason: Reason, file: ConfigFile = None, data_dir: DataDir = None) 
 
     onward rubrics rollback --reason "it favours long answers"
     """
+    from onward.telemetry.audit import current_user
+
     settings, why = load_settings(file, data_dir), _reason(reason)
 
     async def work() -> str:
@@ -162,6 +162,14 @@ def open_named(name: str, file: Path | None, data_dir: Path | None) -> NamedWrit
 @asynccontextmanager
 async def _record(settings: Settings) -> AsyncIterator[Writers]:
     """Yields the record of writers. Raises ConfigError for a data folder of before there was one."""
+    import nats.js.errors
+
+    from onward import host
+    from onward.bus.buckets import stream_of
+    from onward.clock import SystemClock
+    from onward.contracts.buckets import ReleasedWriter
+    from onward.training.writers import Writers
+
     async with host.records(settings) as bus:
         try:
             await bus.js.stream_info(stream_of(ReleasedWriter.BUCKET))
@@ -174,6 +182,9 @@ async def _record(settings: Settings) -> AsyncIterator[Writers]:
 
 
 def _files(settings: Settings) -> WriterFiles:
+    from onward.training.writers import WriterFiles
+    from onward.warehouse import Objects
+
     return WriterFiles(Objects.open(settings.objects_at), settings)
 
 
