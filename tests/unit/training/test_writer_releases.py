@@ -202,6 +202,10 @@ async def test_a_writer_that_passed_waits_where_the_settings_say_so(
     assert (done["passed"], done["released_now"]) == (True, False)
     assert await jobs.states() == {V1: "passed"}
     assert jobs.world.alerts == alerts
+    version = await jobs.writers.version(V1)
+    await jobs.writers.release(version, kind="promoted", expected=None, by="ada", why="read it")
+    again = await jobs.run("a", attempt=2)  # the trainer died before the job was completed
+    assert (again["released_now"], jobs.world.alerts) == (True, alerts)
 
 
 async def test_files_that_do_not_match_their_hash_are_refused_in_a_sentence(tmp_path: Path) -> None:

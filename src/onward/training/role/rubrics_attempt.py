@@ -27,7 +27,7 @@ from onward.training.job import rubrics
 from onward.training.role.attempt import folder_of
 from onward.training.role.control_attempt import UploadingAttempt
 from onward.training.writers.files import WriterFiles
-from onward.training.writers.record import BEFORE, ROLLED_BACK, Writers, state_of
+from onward.training.writers.record import BEFORE, RELEASED, ROLLED_BACK, Writers, state_of
 from onward.training.writers.rule import verdict
 
 TRAINER = "trainer"
@@ -126,8 +126,9 @@ class RubricsAttempt(UploadingAttempt):
         """Releases a writer that passed, as the settings say. Returns whether it is released now. Raises
         ConflictError if it was compared with a writer that is not the released one any more."""
         mode = self.ctx.settings.rubrics.release
-        if state_of(version, await writers.released()) in (BEFORE, ROLLED_BACK):
-            return False  # an earlier attempt released it, and it was replaced since
+        state = state_of(version, await writers.released())
+        if state in (RELEASED, BEFORE, ROLLED_BACK):  # by an earlier attempt, and maybe replaced since
+            return state == RELEASED
         if version.passed and mode == "auto":
             expected = None if pointer is None else pointer.version
             await writers.release(version, kind="released", expected=expected, by=TRAINER, why=version.why)
