@@ -16,7 +16,7 @@ from agents import Agent, Runner, function_tool, set_tracing_disabled
 from agents.models.openai_chatcompletions import OpenAIChatCompletionsModel
 
 
-@function_tool(strict_mode=False)  # a strict tool is answered under a grammar: such work is not reinforced
+@function_tool
 def multiply(x: float, y: float) -> float:
     """Multiplies two numbers."""
     return x * y

@@ -14,7 +14,6 @@ import uuid
 import openai
 from pydantic_ai import Agent
 from pydantic_ai.models.openai import OpenAIChatModel
-from pydantic_ai.profiles.openai import OpenAIModelProfile
 from pydantic_ai.providers.openai import OpenAIProvider
 
 
@@ -26,9 +25,7 @@ def multiply(x: float, y: float) -> float:
 async def work(question: str) -> str:
     session = {"Onward-Session": str(uuid.uuid4())}
     provider = OpenAIProvider(openai_client=openai.AsyncOpenAI(default_headers=session))
-    # A strict tool is answered under a grammar, and such work is not reinforced.
-    profile = OpenAIModelProfile(openai_supports_strict_tool_definition=False)
-    agent = Agent(OpenAIChatModel("onward", provider=provider, profile=profile), tools=[multiply])
+    agent = Agent(OpenAIChatModel("onward", provider=provider), tools=[multiply])
     status = "failed"
     try:
         result = await agent.run(question)

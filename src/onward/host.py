@@ -110,11 +110,17 @@ async def parts(
         from onward.training.signatures import refuse_unsigned_setup
 
         refuse_unsigned_setup(settings, signs="trainer" in roles)
-    rubrics = None
+    rubrics, writers = None, None
     if "rewarder" in roles and settings.reward.rubrics:
-        from onward.rubrics.trajectories import rubrics_of  # rubrics are a layer above the rewarder
+        from onward.rubrics.trajectories import needs_released, rubrics_of  # a layer above the rewarder
 
-        rubrics = rubrics_of(settings.reward)
+        if needs_released(settings.reward):
+            from onward.training.signatures import refuse_unsigned_setup
+            from onward.training.writers import StoredWriters
+
+            refuse_unsigned_setup(settings, signs=False)
+            writers = StoredWriters(Objects.open(settings.objects_at), settings)
+        rubrics = rubrics_of(settings.reward, writers)
     redactor_of(settings)  # an unknown kind or a missing file fails here, before anything is started
     if roles:
         await check_stores(settings)
@@ -129,6 +135,8 @@ async def parts(
             server = None
         else:
             bus, server = await stack.enter_async_context(_bus(settings, clock))
+        if writers is not None:
+            writers.read_from(bus)
         volume = settings.streams
         await bus.ensure_streams(specs=sized(volume.expected_gb_per_month, volume.trajectories_bytes))
         warehouse, embedded = await stack.enter_async_context(_warehouse(settings, join))

@@ -35,13 +35,15 @@ OWN = {
     "archiver": ["agent.rl.dlq.v1.RL_OUTCOMES"],
     "rewarder": ["agent.rl.reward.v1", "agent.rl.feedback.v1", "$KV.rl_rewarder.state"],
     "coordinator": ["agent.rl.training.request.v1", "$KV.rl_coordinator.state"],
-    "trainer": ["agent.rl.training.status.v1", "$KV.rl_jobs.job.1"],
+    "trainer": ["agent.rl.training.status.v1", "$KV.rl_jobs.job.1", "$KV.rl_writers.released"],
     "releaser": ["agent.rl.model.deployed.v1", "$KV.rl_releases.desired", "$KV.rl_models.m"],
     "gateway": ["agent.rl.outcome.v1", "agent.rl.trajectory.v1", "$KV.rl_sessions.s", "$KV.rl_gateways.g"],
     "api": [
         "agent.rl.feedback.v1",
         "$JS.API.CONSUMER.LIST.RL_REWARDS",
         "agent.rl.training.request.v1",
+        "agent.rl.training.control.v1",
+        "agent.rl.training.rubrics.v1",
         "$KV.rl_jobs.job.1",
     ],
     "agent": ["agent.rl.trajectory.v1", "agent.rl.feedback.v1"],
@@ -51,6 +53,7 @@ DECIDING = [
     "agent.rl.outcome.v1", "agent.rl.training.request.v1", "agent.rl.reward.v1", "agent.rl.model.deployed.v1",
     "$KV.rl_control.learning", "$KV.rl_control.traffic", "$KV.rl_control.pin", "$KV.rl_control.release",
     "$KV.rl_releases.desired", "$KV.rl_models.m", "$KV.rl_jobs.job.1", "$KV.rl_sessions.s",
+    "agent.rl.training.control.v1", "agent.rl.training.rubrics.v1", "$KV.rl_writers.released",
 ]  # fmt: skip
 ADMINISTRATION = [
     "$JS.API.STREAM.DELETE.RL_TRAJECTORIES", "$JS.API.STREAM.PURGE.RL_OUTCOMES",

@@ -12,10 +12,14 @@ from typing import Any
 import pytest
 from capture_world import close, trajectories
 
+from onward.lm.answer_form import AnswerForm
+
 PROGRAMS = Path(__file__).parents[2] / "examples" / "frameworks"
 OURS = ("langgraph", "openai_agents", "pydantic_ai", "smolagents")
 """Frameworks that install beside Onward. The others need a Python of their own, named in the environment."""
 OTHERS = {name: os.environ.get(f"ONWARD_{name.upper()}_PYTHON") for name in ("autogen", "crewai")}
+STRICT = ("openai_agents", "pydantic_ai")
+"""Programs whose tools are strict: a real engine answers them under a grammar, and such work trains."""
 ASKED = {"What is 6 times 7?": (6, 7, "42"), "What is 8 times 9?": (8, 9, "72")}
 
 
@@ -79,6 +83,11 @@ async def test_a_program_of_the_page_makes_one_trajectory_a_question_though_a_ca
         assert one["metadata"]["outcome"] == {"status": "completed_successfully"}
         calls = [turn["action"].get("tool_name") for turn in one["turns"]]
         assert calls in (["multiply", None], ["multiply", "final_answer"])
+        if name in STRICT:
+            (tool,) = one["turns"][0]["observation"]["context"]["tools"]
+            assert tool["function"]["strict"] and world.engine.options is not None
+            grammar = AnswerForm([tool]).grammar("words", lambda grammar: grammar)
+            assert '"additionalProperties": false' in grammar.source
     assert len({one["session_id"] for one in found}) == 2
 
 

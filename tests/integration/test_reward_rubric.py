@@ -4,39 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from answered_task import trajectory
 from docs_blocks import run_command
 
 from onward import config, host
-from onward.contracts import Trajectory, encode, subjects, validate
+from onward.contracts import encode, subjects
 from onward.rubrics.tasks import make_task
 from onward.warehouse import queries
-
-
-def trajectory(name: str, task_id: str, answer: str, task_type: str) -> Trajectory:
-    start = datetime.now(UTC) - timedelta(minutes=1)
-    document = {
-        "trajectory_id": name,
-        "session_id": f"session-{name}",
-        "agent_id": "agent",
-        "start_timestamp": start.isoformat(),
-        "end_timestamp": (start + timedelta(seconds=9)).isoformat(),
-        "turns": [
-            {
-                "turn_id": 1,
-                "timestamp": start.isoformat(),
-                "observation": {"type": "user_message", "content": "do it"},
-                "action": {"type": "response", "raw_response": answer},
-                "result": {"success": True, "output": answer, "error": None},
-            }
-        ],
-        "task_context": {"task_id": task_id, "instructions": "do it", "task_type": task_type},
-        "metadata": {"model": "v1", "outcome": {"status": "completed_successfully"}},
-    }
-    return validate(document, Trajectory)
 
 
 async def test_a_service_scores_by_rubrics_and_explains_each_criterion(

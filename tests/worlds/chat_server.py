@@ -17,6 +17,7 @@ class Reply:
 
     documents: tuple[dict[str, Any], ...]
     hold: threading.Event | None = None
+    status: int = 200
 
 
 Script = Callable[[dict[str, Any]], dict[str, Any] | int | Reply]
@@ -88,7 +89,8 @@ class ChatServer:
                     if reply.hold is not None:
                         reply.hold.wait(10)
                     with suppress(OSError):  # the client may have gone
-                        self._send(200, "application/json", json.dumps(reply.documents[0]).encode())
+                        body = json.dumps(reply.documents[0]).encode()
+                        self._send(reply.status, "application/json", body)
                     return
                 self.send_response(200)
                 self.send_header("content-type", "text/event-stream")

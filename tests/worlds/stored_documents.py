@@ -28,6 +28,7 @@ from onward.contracts.buckets import (
     RecoveryReport,
     RecoveryRequest,
     ReleaseCommand,
+    ReleasedWriter,
     ReleaseEntry,
     RescoreProgress,
     RescoreRequest,
@@ -36,11 +37,19 @@ from onward.contracts.buckets import (
     ScheduleMark,
     SetAside,
     Traffic,
+    WriterVersion,
 )
 from onward.release.record import Model, ReleaseRecord
 from onward.training.role.job_table import JobRecord
 
 STORED: dict[type[Document], str] = {
+    WriterVersion: '{"version": "rubric-writer-v2", "number": 2, "job_id": "j1", "attempt": 1, "made_at": '
+    '"2026-01-05T09:00:00.000Z", "object_prefix": "rubrics/j1/1", "manifest_sha256": "m", "digest": "d", '
+    '"passed": true, "why": "w", "evidence": {"skill": 0.25}}',
+    ReleasedWriter: '{"version": "rubric-writer-v2", "digest": "d", "object_prefix": "rubrics/j1/1", '
+    '"manifest_sha256": "m", "back": ["rubric-writer-v1"], "changes": [{"at": "2026-01-05T09:00:00.000Z", '
+    '"kind": "rolled back", "version": "rubric-writer-v2", "before": "rubric-writer-v3", "by": "ada", '
+    '"why": "w"}]}',
     Learning: '{"paused": true}',
     Traffic: '{"paused": true, "until": "2026-01-05T10:00:00+00:00"}',
     Pin: '{"model_id": null}',

@@ -82,7 +82,9 @@ class World:
     def bucket(self, name: str) -> Bucket:
         return self.buckets.setdefault(name, Bucket())
 
-    async def _publish(self, subject: str, data: bytes, *, msg_id: str) -> None:
+    async def _publish(
+        self, subject: str, data: bytes, *, msg_id: str, deadline: float | None = None
+    ) -> None:
         self.published.setdefault(msg_id, json.loads(data))
 
     async def _alert(self, kind: str, message: str, severity: str = "warning", **facts: Any) -> None:

@@ -16,20 +16,23 @@ from onward.api.catalogue import models_since
 from onward.api.machine import Machine
 from onward.clock import utc_text
 from onward.context import Context
-from onward.contracts import TrainingStatus, encode, to_document
+from onward.contracts import TrainingRequest, TrainingStatus, encode, to_document
 from onward.contracts.examples import MODEL_DEPLOYED, TRAINING_REQUEST, TRAINING_STATUS
+from onward.contracts.training import ControlRequest, RubricsRequest
 from onward.errors import ConfigError, ConflictError, TrainingError
 from onward.http.app import Caller, HttpError, authorize, read_json, require
 from onward.ids import check_id, derived_id, is_id
 from onward.moments import parse_time
 from onward.training import intake
 from onward.training.role.job_table import JobRecord, JobState, JobTable
+from onward.training.role.possible import refuse_impossible
 from onward.training.role.status import status_of
-from onward.training.spec import request as spec
 
 STATES = get_args(JobState)
 JOBS_SHOWN, MOST_JOBS = 20, 1000
 _SCHEMAS = resources.files("onward.contracts") / "schemas"
+_WRONG = {TrainingRequest: "training_config", ControlRequest: "environment", RubricsRequest: "settings"}
+"""Kind of a request → the field that an error of its content names."""
 _READ, _TRAIN = (Depends(require(scope, local=True)) for scope in ("read", "train"))
 
 
@@ -44,7 +47,9 @@ class TrainingApi:
     def add_to(self, app: FastAPI) -> None:
         @app.post("/training/start", status_code=202, openapi_extra=_asks(), responses=_answers(202, STATUS))
         async def start(request: Request) -> Response:
-            """Starts a training job. An id sent twice is one job; with another body, 409. Scope: train."""
+            """Starts a job: of the language model, of a control policy (with 'environment' at the top level)
+            or of a rubric writer (kind 'rubrics'). An id sent twice is one job; with another body, 409.
+            Scope: train."""
             caller = authorize(request, "train", local=True)
             return await self._start(request, caller)
 
@@ -114,11 +119,11 @@ class TrainingApi:
 
     def _check(self, document: dict[str, Any], caller: Caller, own: str | None) -> None:
         """Raises HttpError or ContractError for a request that could only fail as a job."""
-        whole = intake.filled(document, caller.name, "1970-01-01T00:00:00Z", own)
+        asked = intake.checked(intake.filled(document, caller.name, "1970-01-01T00:00:00Z", own))
         try:
-            spec.check(intake.checked(whole), self._ctx.settings)
+            refuse_impossible(asked, self._ctx.settings)
         except TrainingError as error:
-            raise HttpError(400, str(error), param="training_config") from None
+            raise HttpError(400, str(error), param=_WRONG[type(asked)]) from None
 
     async def _job(self, job_id: str) -> JobRecord:
         record = await intake.find(self._table, check_id(job_id, "Job id"))
@@ -180,14 +185,18 @@ def _document(status: TrainingStatus, code: int = 200) -> Response:
 
 
 def _asks() -> dict[str, Any]:
-    """Returns the body of ``/training/start`` for the OpenAPI page: the published schema, two examples."""
+    """Returns the body of ``/training/start`` for the OpenAPI page: a schema of each kind, and examples."""
     schema = json.loads((_SCHEMAS / "training.request.v1.schema.json").read_text(encoding="utf-8"))
     without = {name: TRAINING_REQUEST[name] for name in ("training_config", "priority")}
     examples = {
         "without an envelope": {"value": without},
         "whole request": {"value": TRAINING_REQUEST},
+        "control policy": {"value": {"algorithm": "ppo", "environment": "CartPole-v1"}},
+        "rubric writer": {"value": {"kind": "rubrics", "algorithm": "rloo", "steps": 120}},
     }
-    content = {"schema": _flat(schema, schema.get("$defs", {})), "examples": examples}
+    kinds = [schema, *(kind.model_json_schema() for kind in (ControlRequest, RubricsRequest))]
+    forms = [_flat(one, one.get("$defs", {})) for one in kinds]
+    content = {"schema": {"anyOf": forms}, "examples": examples}
     return {"requestBody": {"required": True, "content": {"application/json": content}}}
 
 

@@ -50,6 +50,7 @@ BUCKETS: dict[str, BucketSpec] = {
     "rl_jobs": BucketSpec("trainer", 16, None, "the table of training jobs: job.<id>"),
     "rl_releases": BucketSpec("releaser", 64, None, "desired state and one record per release"),
     "rl_models": BucketSpec("releaser", 8, None, "what each model id is: digest, parent, state"),
+    "rl_writers": BucketSpec("trainer", 16, None, "versions of the rubric writer, and the released one"),
     "rl_gateways": BucketSpec("gateway", 1, 86_400.0, "what each gateway really serves"),
     "rl_sessions": BucketSpec("gateway", 1, 7 * 86_400.0, "the arm that each session was given"),
     "rl_closes": BucketSpec("gateway", 1, 60.0, "closes that gateways pass to each other, with answers"),

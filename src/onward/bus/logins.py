@@ -182,6 +182,8 @@ _OWN: dict[str, Rights] = {
         (
             subjects.FEEDBACK,
             subjects.TRAINING_REQUEST,
+            subjects.TRAINING_CONTROL,
+            subjects.TRAINING_RUBRICS,
             "$KV.rl_jobs.>",  # to cancel a job
             "$JS.API.CONSUMER.LIST.*",
         )

@@ -99,6 +99,7 @@ COMMANDS |= {
     "models_check": ("models",),
     "trajectories_import": ("trajectories",),
     "rubrics_judge": ("rubrics",),
+    "rubrics_releases": ("rubrics",),
     "releases_explain": ("releases", "release"),
     "releases_audit": ("releases", "release"),
     "models_versions": ("models",),

@@ -179,13 +179,18 @@ async def _one(settings: Settings, job_id: str) -> dict[str, Any]:
 
 
 def result_phrase(job: dict[str, Any]) -> str:
-    """Returns one phrase: the error, the release, or the progress."""
-    error, release = job["error"], job["release"]
+    """Returns one phrase: the error, the release, the place of a policy, or the progress."""
+    error, release, metrics = job["error"], job["release"], job["metrics"] or {}
     if error is not None and job["state"] in ("failed", "queued"):
         return f"{error['code']}: {error['message']}"
     if release is not None:
         reason = f": {release['reason']}" if release["state"] == "rejected" else ""
         return f"{release['model_id']} {release['state']}{reason}"
+    if job["state"] == "completed" and "version" in metrics:
+        outcome = "released" if metrics["released_now"] else "not released"
+        return f"{metrics['version']} {outcome}: {metrics['why']}"
+    if job["state"] == "completed" and "policy" in metrics:
+        return f"a policy under {metrics['policy']}"
     if job["state"] == "completed":
         return "a checkpoint that waits for its release"
     return f"{job['percent']:.0f} %" if job["percent"] is not None else "-"

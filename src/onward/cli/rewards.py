@@ -212,21 +212,32 @@ def _before_scoring(settings: Settings) -> Iterator[tuple[Analyse, ByRubric]]:
     """Yields two functions: what is known about the code of a trajectory, and about it by its rubric."""
     from onward.reward.role.analysis import Analysis, code_analyser
 
-    rubrics = None
+    rubrics, writers = None, None
     if settings.reward.rubrics:
-        from onward.rubrics.trajectories import rubrics_of
+        from onward.rubrics.trajectories import needs_released, rubrics_of
 
-        rubrics = rubrics_of(settings.reward)
+        if needs_released(settings.reward):
+            from onward.training.writers import StoredWriters
+            from onward.warehouse import Objects
+
+            writers = StoredWriters(Objects.open(settings.objects_at), settings)
+        rubrics = rubrics_of(settings.reward, writers)
     analysis = Analysis(code_analyser(settings.reward), rubrics)
     with asyncio.Runner() as runner:
-        runner.run(analysis.start())
+        connection = contextlib.AsyncExitStack()
         try:
+            if writers is not None:
+                from onward import host
+
+                writers.read_from(runner.run(connection.enter_async_context(host.records(settings))))
+            runner.run(analysis.start())
             yield (
                 lambda item: runner.run(analysis.reports({"": item})).get(""),
                 lambda item: runner.run(analysis.rubrics({"": item})).get(""),
             )
         finally:
             runner.run(analysis.stop())
+            runner.run(connection.aclose())
 
 
 @contextlib.contextmanager

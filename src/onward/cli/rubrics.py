@@ -1,4 +1,5 @@
-"""``onward rubrics``: writes rubrics and trains their writer; judging is in ``rubrics_judge.py``."""
+"""``onward rubrics``: writes rubrics and trains their writer. Judging is in ``rubrics_judge.py``, what is
+released in ``rubrics_releases.py``."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from onward.cli import app
+from onward.cli import ConfigFile, DataDir, app
 from onward.cli.help import Commands
 from onward.cli.output import AsJson, Table, console, number, print_json, print_text, say
 from onward.errors import ConfigError, install_command
@@ -29,9 +30,9 @@ rubrics = Commands(
     onward rubrics train --out rubrics-run
     onward rubrics generate travel_itinerary/1 --writer rubrics-run
 
-    A WRITER is a folder of a run, openai:NAME, vllm:NAME@URL, sglang:NAME@URL, local:FOLDER (a model that
-    has not learnt it), or baseline:NAME (a reference point; needs no model). Keys come from OPENAI_API_KEY,
-    VLLM_API_KEY and SGLANG_API_KEY.
+    A WRITER is a folder of a run, released or a version (see 'releases'), openai:NAME, vllm:NAME@URL,
+    sglang:NAME@URL, local:FOLDER (a model that has not learnt it), or baseline:NAME (a reference point; needs
+    no model). Keys come from OPENAI_API_KEY, VLLM_API_KEY and SGLANG_API_KEY.
     """
 )
 app.add_typer(rubrics, name="rubrics")
@@ -64,6 +65,8 @@ def generate(
     ] = False,
     temperature: Temperature = 0.0,
     seed: Annotated[int, typer.Option(min=0, help="Of the draws.")] = 0,
+    file: ConfigFile = None,
+    data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
     """Generate the rubric of tasks: its checks, their weights, and what the writer asked before.
@@ -74,18 +77,19 @@ def generate(
 
     Exit code 1: a text was no valid rubric. docs/rubrics-tasks.md lists the families.
     """
+    from onward.cli.rubrics_releases import open_named
     from onward.rubrics.policy.episodes import answers_of
-    from onward.rubrics.writers import open_writer
 
     named = [task_named(name) for name in tasks]
-    found = open_writer(writer).player.play(
+    opened = open_named(writer, file, data_dir)
+    found = opened.player.play(
         named,
         seed=seed,
         temperature=temperature,
         stakeholder=(lambda task: _asked_here) if ask else answers_of,
     )
     if as_json:
-        print_json({"writer": writer, "rubrics": [written(one) for one in found]})
+        print_json({"writer": opened.name, "rubrics": [written(one) for one in found]})
     else:
         for one in found:
             _show(one)

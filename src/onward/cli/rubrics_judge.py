@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from onward.cli import ConfigFile, DataDir
 from onward.cli.output import AsJson, Table, number, print_json, print_text, say
 from onward.cli.rubrics import Temperature, rubrics, task_named
 from onward.errors import ConfigError
@@ -45,6 +46,8 @@ def evaluate(
     seed: Seed = 0,
     controls: Annotated[bool, typer.Option(help="Show whether skill comes from reading the task.")] = True,
     price: Annotated[str | None, typer.Option(metavar="IN,OUT", help=_PRICE)] = None,
+    file: ConfigFile = None,
+    data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
     """Judge a rubric writer on tasks that it never trained on, beside rubrics that need no learning.
@@ -56,15 +59,17 @@ def evaluate(
     Skill is 1 for a rubric that scores outputs as the truth does, and 0 for one that cannot tell them apart.
     The splits: held_out_families, new_seeds, new_preferences, new_parameters.
     """
+    from onward.cli.rubrics_releases import open_named
     from onward.rubrics.comparison import evaluated
     from onward.rubrics.policy.splits import SPLITS
-    from onward.rubrics.writers import open_writer
 
     if controls and seeds < 2:
         raise ConfigError("Controls move each rubric to another task of its family: give --seeds 2 or more, "
                           "or --no-controls.")  # fmt: skip
+    opened = open_named(writer, file, data_dir)
+    writer = opened.name
     report = evaluated(
-        open_writer(writer),
+        opened,
         _splits(split) or SPLITS,
         seeds=seeds,
         temperature=temperature,
@@ -135,38 +140,65 @@ def _cost(cost: dict[str, Any]) -> str:
 
 @rubrics.command()
 def explain(
-    rubric: Annotated[str, typer.Argument(metavar="RUBRIC", help="File of 'generate --json'; - for stdin.")],
+    rubric: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUBRIC", help="File of 'generate --json'; - for stdin. With --writer: the task."
+        ),
+    ],
     task: Annotated[
         str | None, typer.Argument(metavar="TASK", help="FAMILY/SEED; not given: the file says it.")
     ] = None,
     page: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write a page: outputs with both scores side by side.")
     ] = None,
+    writer: Annotated[
+        str | None,
+        typer.Option(metavar="WRITER", help="Writes the rubric of the task here; no file is read."),
+    ] = None,
+    file: ConfigFile = None,
+    data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
     """Explain a rubric criterion by criterion: what it separates, both scores, and the terms of its reward.
 
     onward rubrics explain rubric.json --page rubric.html
 
+    onward rubrics explain travel_itinerary/1 --writer released
+
     The file has {"criteria": [{"check", "arg", "weight"}, …]}, or is what 'onward rubrics generate --json'
     prints. Twelve outputs are designed so that each check holds in half of them.
     """
     from onward.rubrics.explanation import explained
 
-    parsed, found, questions, writer = _read(rubric, task)
+    if writer is None:
+        parsed, found, questions, by = _read(rubric, task)
+    else:
+        parsed, found, questions, by = _write(rubric, writer, file, data_dir)
     explanation = explained(parsed, found, questions=questions)
     if page is not None:
         from onward.files import check_file
         from onward.rubrics.page import write_rubric_page
 
         check_file(page)
-        write_rubric_page(page, explanation, writer)
+        write_rubric_page(page, explanation, by)
     if as_json:
         print_json(explanation.as_dict())
         return
     _show(explanation)
     if page is not None:
         say(f"Page: {page}")
+
+
+def _write(name: str, writer: str, file: Path | None, data_dir: Path | None) -> tuple[Rubric, Task, int, str]:
+    """Returns the same for a rubric that ``writer`` writes now. Raises ConfigError if it writes none."""
+    from onward.cli.rubrics_releases import open_named
+
+    task, opened = task_named(name), open_named(writer, file, data_dir)
+    (attempt,) = opened.player.play([task], temperature=0.0)
+    if attempt.rubric is None:
+        raise ConfigError(f"{opened.name} wrote no valid rubric for {name}: {attempt.problem}")
+    return attempt.rubric, task, len(attempt.questions), opened.name
 
 
 def _read(source: str, name: str | None) -> tuple[Rubric, Task, int, str]:
@@ -245,24 +277,28 @@ def compare(
     seed: Seed = 0,
     price_a: Annotated[str | None, typer.Option(metavar="IN,OUT", help=_PRICE)] = None,
     price_b: Annotated[str | None, typer.Option(metavar="IN,OUT", help="The same for B.")] = None,
+    file: ConfigFile = None,
+    data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
     """Compare two writers on the same tasks: difference in skill with its interval, and cost.
 
     onward rubrics compare --a rubrics-run --b openai:gpt-4.1-mini --price-b 0.4,1.6
 
-    onward rubrics compare --a baseline:ask_all --b baseline:template
+    onward rubrics compare --a rubric-writer-v3 --b released
 
     Exit code 0: A is better; 1: B is better; 3: the interval has 0 in it, so no difference is shown.
     """
+    from onward.cli.rubrics_releases import open_named
     from onward.rubrics.comparison import compared
     from onward.rubrics.policy.splits import judging_tasks
-    from onward.rubrics.writers import open_writer
 
     (name,) = _splits([split])
     tasks = judging_tasks(name, seeds)
     prices = _price(price_a), _price(price_b)
-    found = compared(open_writer(a), open_writer(b), tasks, temperature=temperature, seed=seed, prices=prices)
+    first, second = (open_named(one, file, data_dir) for one in (a, b))
+    a, b = first.name, second.name
+    found = compared(first, second, tasks, temperature=temperature, seed=seed, prices=prices)
     words = {"a": f"{a} is better than {b}", "b": f"{b} is better than {a}"}
     better = words.get(found.verdict, f"No difference between {a} and {b} is shown")
     gap = found.difference

@@ -17,6 +17,7 @@ from onward.config.models import (
     VllmSettings,
 )
 from onward.config.release import ReleaseSettings, TensorZeroSettings, ValidationSettings
+from onward.config.rubrics import RubricsSettings
 from onward.config.serving import (
     PROVIDER_URLS,
     FeedbackSettings,
@@ -65,6 +66,7 @@ __all__ = [
     "ReleaseSettings",
     "RewardSettings",
     "RubricSource",
+    "RubricsSettings",
     "ServerAddress",
     "Settings",
     "SglangSettings",

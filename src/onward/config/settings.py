@@ -17,6 +17,7 @@ from onward.config.models import (
     VllmSettings,
 )
 from onward.config.release import ReleaseSettings, TensorZeroSettings, ValidationSettings
+from onward.config.rubrics import RubricsSettings
 from onward.config.section import Section
 from onward.config.serving import FeedbackSettings, GatewaySettings, HttpSettings, ProviderSettings
 from onward.config.storage import (
@@ -48,6 +49,7 @@ class Settings(Section):
     training: TrainingSettings = Field(default_factory=lambda: TrainingSettings.model_validate({}))
     release: ReleaseSettings = Field(default_factory=lambda: ReleaseSettings.model_validate({}))
     validation: ValidationSettings = Field(default_factory=lambda: ValidationSettings.model_validate({}))
+    rubrics: RubricsSettings = Field(default_factory=lambda: RubricsSettings.model_validate({}))
     external: ExternalSettings = ExternalSettings()
     tensorzero: TensorZeroSettings = Field(default_factory=lambda: TensorZeroSettings.model_validate({}))
     vllm: VllmSettings = Field(default_factory=lambda: VllmSettings.model_validate({}))

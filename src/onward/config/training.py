@@ -38,8 +38,9 @@ class RubricSource(Section):
     """Checks of a final answer, such as ``min_words(50)``: those that the writer chooses from; without a
     writer all count alike."""
     writer: str = ""
-    """Writes a rubric for each task: folder of a run of ``onward rubrics train``, ``openai:NAME``,
-    ``vllm:NAME@URL``, ``sglang:NAME@URL`` or ``local:FOLDER``."""
+    """Writes a rubric for each task: ``released`` (the released writer, see ``onward rubrics releases``), the
+    folder of a run of ``onward rubrics train``, ``openai:NAME``, ``vllm:NAME@URL``, ``sglang:NAME@URL`` or
+    ``local:FOLDER``."""
     judge: str = ""
     """Model of judge rules, in the same form; without one they cannot be checked."""
     task_types: list[str] = Field(default_factory=list)

@@ -72,7 +72,9 @@ class Sampling(Part):
     frequency_penalty: Number | None = optional("Penalty per repetition; the log-probs include it.")
     logit_bias: Object | None = optional("Token id to added logit; the log-probs include it.")
     constraint: Object | None = optional(
-        "Grammar of the answer, `kind` and `hash`: log-probs are renormalised over the tokens it allowed."
+        "Grammar of the answer: log-probs are renormalised over the tokens it allowed. `kind` and `hash`; "
+        "from the local engine also `engine`, `fingerprint` and, unless a continued generation has them, "
+        "`form` and `source`."
     )
     finish_reason: Literal["stop", "length"] = required("Why sampling ended.")
     model_digest: Text = required("Digest of the policy that sampled: the adapter's, or the base model's.")

@@ -88,7 +88,7 @@ class AnswerForm:
         for number, (name, schema) in enumerate(arguments.items()):
             head = f'{{"{name_key}": {json.dumps(name)}, "{value_key}": '
             rules.append(f"call{number}: {json.dumps(head)} arguments{number} {json.dumps('}')}")
-            rules.append(f"arguments{number}: %json {json.dumps({'x-guidance': WRITING, **schema})}")
+            rules.append(f"arguments{number}: %json {_written({'x-guidance': WRITING, **schema})}")
         rules.append("call: " + " | ".join(f"call{number}" for number in range(len(arguments))))
         if style == "blocks":
             rules.append('block: "<tool_call>\\n" call "\\n</tool_call>"')
@@ -100,7 +100,7 @@ class AnswerForm:
         if self.must_call:
             return "\n".join(["start: calls", *rules])
         if self.content is not None:
-            rules.append(f"content: %json {json.dumps({'x-guidance': WRITING, **closed(self.content)})}")
+            rules.append(f"content: %json {_written({'x-guidance': WRITING, **closed(self.content)})}")
             return "\n".join(["start: content | calls", *rules])
         rules.append(f"TEXT: {_TEXT}")
         return "\n".join(["start: TEXT | calls", *rules])
@@ -133,6 +133,11 @@ class AnswerForm:
             options = [{"$ref": "#/$defs/content"}, *options]
         schema = {"anyOf": options, "$defs": definitions}
         return Grammar("tool_calls", json.dumps(closed(schema), ensure_ascii=False))
+
+
+def _written(schema: Any) -> str:
+    """Returns a schema as JSON with its characters as they are: redaction reads the source of a grammar."""
+    return json.dumps(schema, ensure_ascii=False)
 
 
 def _moved(schema: Any, place: str) -> Any:

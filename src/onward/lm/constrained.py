@@ -95,6 +95,18 @@ class CompiledGrammar(Grammar):
     """Digest of source, tokenizer, and engine with its version: equal ones give equal masks."""
     max_tokens: int | None = None
     """Most tokens of an answer, its end included; None: no limit is known."""
+    engine: str = ""
+    """The engine with its version, for people to read."""
+
+    @property
+    def record(self) -> dict[str, str]:
+        """As of any grammar, with all that is needed to compute the masks again."""
+        return super().record | {
+            "form": self.form,
+            "source": self.source,
+            "engine": self.engine,
+            "fingerprint": self.fingerprint,
+        }
 
     def replay(self, token_ids: Sequence[int]) -> list[AllowedTokens]:
         """Returns the mask of each token of an answer. Raises GrammarError for a token that is not allowed
@@ -200,6 +212,7 @@ class GrammarCompiler:
             vocab=self._vocab,
             fingerprint=digest_of(grammar.form, grammar.source, self._digest, self._engine),
             max_tokens=most_tokens(grammar.source) if grammar.form == "json" else None,
+            engine=self._engine,
         )
 
     def _compile(self, grammar: Grammar) -> LLMatcher:

@@ -58,6 +58,7 @@ class XgrammarCompiler:
             vocab=self._vocab,
             fingerprint=digest_of(grammar.form, grammar.source, self._digest, _engine()),
             max_tokens=most_tokens(grammar.source),
+            engine=_engine(),
         )
 
     def _compile(self, grammar: Grammar) -> Any:

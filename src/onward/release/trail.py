@@ -31,7 +31,7 @@ _DECISIONS = {
     State.SHADOWED: "validated only",
     State.WAITING: "waits for approval",
 }
-_ABOUT = ("model_id", "taken_back", "restored", "release_id", "ab_id")
+_ABOUT = ("model_id", "writer", "taken_back", "restored", "release_id", "ab_id")
 """Facts of an entry that name what it is about."""
 _OWN = ("event", "by", "answered_by", "key", "timestamp", "reason")
 

@@ -20,6 +20,7 @@ from onward.tools.arguments import PublishNats, SubscribeNats
 from onward.tools.results import NOTE, cleaned
 from onward.tools.toolbox import Toolbox
 from onward.training import intake
+from onward.training.role.job_table import type_of
 
 READABLE = (
     subjects.TRAJECTORY,
@@ -28,6 +29,7 @@ READABLE = (
     subjects.TRAINING_REQUEST,
     subjects.TRAINING_STATUS,
     subjects.TRAINING_CONTROL,
+    subjects.TRAINING_RUBRICS,
     subjects.MODEL_DEPLOYED,
     subjects.OUTCOME,
     subjects.ALERT,
@@ -108,10 +110,10 @@ async def publish_nats(box: Toolbox, arguments: PublishNats) -> dict[str, Any]:
             f"{subject} is published by the {_BY_ONE_ROLE[subject]} alone, since releases are decided by it: "
             f"publish a trajectory or feedback instead, and look at compute_reward for a score."
         )
-    if subject in (subjects.TRAINING_REQUEST, subjects.TRAINING_CONTROL):
+    if subject in intake.SUBJECTS.values():
         return await request_training(box, subject, arguments.payload)
     if subject not in STORED:
-        known = (*STORED, subjects.TRAINING_REQUEST, subjects.TRAINING_CONTROL)
+        known = (*STORED, *intake.SUBJECTS.values())
         raise ConfigError(f"{subject[:80]!r} is no subject for tools: give one of {', '.join(known)}.")
     kind, name = STORED[subject]
     document = to_document(validate(arguments.payload, kind))
@@ -127,9 +129,13 @@ async def publish_nats(box: Toolbox, arguments: PublishNats) -> dict[str, Any]:
 async def request_training(box: Toolbox, subject: str, document: dict[str, Any]) -> dict[str, Any]:
     """Sends a request for a job over the bus, and returns the job as soon as the trainer has taken it."""
     clean = box.redactor.document(document).document
-    submit = intake.submit if subject == subjects.TRAINING_REQUEST else intake.submit_control
+    if intake.SUBJECTS[type_of(clean)] != subject:
+        raise ConfigError(
+            f"The payload is no request of {subject}: a control job has 'environment' at the top level, a "
+            f"rubrics job has kind 'rubrics', and any other job has 'training_config'."
+        )
     async with box.service.bus() as bus:
-        done = await submit(bus, SystemClock(), clean, requester=REQUESTER)
+        done = await intake.submit(bus, SystemClock(), clean, requester=REQUESTER)
     if done.record is None:
         return {
             "job_id": done.request.training_job_id,

@@ -9,6 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 import tempfile
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,7 @@ from onward.warehouse import Objects
 
 MANIFEST, SIGNATURE = "manifest.json", "manifest.sig"
 ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
+_SIGNED_BESIDE = frozenset({MANIFEST, SIGNATURE})
 
 
 class Manifest(BaseModel):
@@ -55,8 +58,30 @@ class Commit(Piece):
 
 def adapter_digest(folder: Path) -> str:
     """Computes a policy's name: SHA-256 over the sorted (file name, SHA-256) pairs of its adapter files."""
-    lines = "".join(f"{name}:{sha256_file(folder / name)}\n" for name in sorted(ADAPTER_FILES))
+    return _digest_over(folder, ADAPTER_FILES)
+
+
+def whole_digest(folder: Path) -> str:
+    """Computes the same over every file of a folder beside its manifest and signature."""
+    return _digest_over(folder, {path.name for path in folder.iterdir()} - _SIGNED_BESIDE)
+
+
+def _digest_over(folder: Path, names: Iterable[str]) -> str:
+    lines = "".join(f"{name}:{sha256_file(folder / name)}\n" for name in sorted(names))
     return hashlib.sha256(lines.encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Form:
+    """Parts of a checkpoint that depend on the kind of policy."""
+
+    digest: Callable[[Path], str] = adapter_digest
+    """Computes the policy's name from its folder."""
+    plain: frozenset[str] = frozenset({".md", ".png"})
+    """Suffixes of files whose content is not checked: they are read by people, or are text alone."""
+
+
+ADAPTER = Form()
 
 
 def write_manifest(
@@ -67,6 +92,7 @@ def write_manifest(
     base_digest: str,
     start_digest: str | None = None,
     metrics: dict[str, Any] | None = None,
+    form: Form = ADAPTER,
 ) -> Manifest:
     """Writes ``manifest.json`` over every file of ``folder`` and returns the manifest. Drafts of an attempt
     that was killed are removed first, and the signature of an earlier manifest."""
@@ -75,7 +101,7 @@ def write_manifest(
     files = {path.name: sha256_file(path) for path in sorted(folder.iterdir()) if path.name != MANIFEST}
     manifest = Manifest(
         files=files,
-        adapter_digest=adapter_digest(folder),
+        adapter_digest=form.digest(folder),
         base_digest=base_digest,
         job_id=job_id,
         epoch=epoch,
@@ -92,12 +118,12 @@ def sign(folder: Path, key: Ed25519PrivateKey) -> None:
     write_whole(folder / SIGNATURE, signatures.sign(key, (folder / MANIFEST).read_bytes()))
 
 
-def verify(folder: Path, trust: Trust | None = None) -> Manifest:
+def verify(folder: Path, trust: Trust | None = None, *, form: Form = ADAPTER) -> Manifest:
     """Checks every file of ``folder`` against its manifest, and the manifest against its signature by
     ``trust`` (None: not at all). Raises TamperedError on any difference.
 
-    Only safetensors, JSON, .md and .png files are accepted. The content of the first two is checked: a pickle
-    or zip under such a name is refused, and so is a safetensors header with wrong sizes.
+    Only safetensors, JSON and the plain files of ``form`` are accepted. The content of the first two is
+    checked: a pickle or zip under such a name is refused, and so is a safetensors header with wrong sizes.
     """
     try:
         body = (folder / MANIFEST).read_bytes()
@@ -109,7 +135,7 @@ def verify(folder: Path, trust: Trust | None = None) -> Manifest:
         signature = folder / SIGNATURE
         trust.check(body, signature.read_bytes() if signature.is_file() else None, folder.name)
     manifest = _parse_manifest(body, folder.name)
-    present = {entry.name for entry in folder.iterdir()} - {MANIFEST, SIGNATURE}
+    present = {entry.name for entry in folder.iterdir()} - _SIGNED_BESIDE
     if present != set(manifest.files):
         raise TamperedError(
             f"{folder.name} holds {sorted(present)} but its manifest lists {sorted(manifest.files)}: "
@@ -120,8 +146,8 @@ def verify(folder: Path, trust: Trust | None = None) -> Manifest:
             raise TamperedError(
                 f"{name} in {folder.name} does not match its manifest: it must not be loaded."
             )
-        _check_content(folder / name)
-    if adapter_digest(folder) != manifest.adapter_digest:
+        _check_content(folder / name, form)
+    if form.digest(folder) != manifest.adapter_digest:
         raise TamperedError(
             f"The digest of {folder.name} does not match its manifest: it must not be loaded."
         )
@@ -246,6 +272,7 @@ async def fetch(
     *,
     manifest_sha256: str | None = None,
     trust: Trust | None = None,
+    form: Form = ADAPTER,
 ) -> Manifest:
     """Downloads the checkpoint at ``prefix`` into ``folder`` (absent before) and verifies it.
 
@@ -272,7 +299,7 @@ async def fetch(
         if "/" in name:
             raise TamperedError(f"The manifest of {prefix} names {name!r}: it must not be loaded.")
         await objects.get_file(f"{prefix}/{name}", partial / name)
-    manifest = verify(partial, trust)
+    manifest = verify(partial, trust, form=form)
     if not folder.exists():
         partial.rename(folder)
     return manifest
@@ -289,7 +316,7 @@ def sha256_file(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _check_content(path: Path) -> None:
+def _check_content(path: Path, form: Form) -> None:
     if path.suffix == ".json":
         try:
             json.loads(path.read_bytes())
@@ -297,5 +324,5 @@ def _check_content(path: Path) -> None:
             raise TamperedError(f"{path.name} is not JSON: it must not be loaded.") from None
     elif path.suffix == ".safetensors":
         read_header(path)
-    elif path.suffix not in {".md", ".png"}:
+    elif path.suffix not in form.plain:
         raise TamperedError(f"{path.name} is neither safetensors nor JSON: it must not be loaded.")

@@ -20,20 +20,26 @@ from onward.contracts.codec import canonical_json, validate
 from onward.contracts.training import ControlRequest, RubricsRequest
 from onward.errors import ConflictError, ContractError, OnwardError
 from onward.ids import check_id, new_id
-from onward.training.role.job_table import JobRecord, JobTable
+from onward.training.role.job_table import JobRecord, JobRequest, JobTable, type_of
 from onward.training.spec import request
 
 TAKEN_SECONDS = 5.0
 """Time in which a trainer that runs has recorded a request."""
 LOOK_SECONDS = 0.05
 _ENVELOPE = ("timestamp", "requester", "trigger_reason")
+SUBJECTS: dict[type[JobRequest], str] = {
+    TrainingRequest: subjects.TRAINING_REQUEST,
+    ControlRequest: subjects.TRAINING_CONTROL,
+    RubricsRequest: subjects.TRAINING_RUBRICS,
+}
+"""Kind of a request → its subject."""
 
 
 @dataclass(frozen=True)
 class Submitted:
     """A request that is stored for good. ``record`` is None while no trainer has taken it."""
 
-    request: TrainingRequest | ControlRequest | RubricsRequest
+    request: JobRequest
     record: JobRecord | None
     created: bool
 
@@ -53,19 +59,23 @@ class Submitted:
 def filled(document: dict[str, Any], requester: str, now: str, job_id: str | None = None) -> dict[str, Any]:
     """Returns ``document`` as a whole request: what it lacks of the envelope is added.
 
-    A document with ``algorithm`` at its top level is a training configuration alone. Raises ContractError for
-    an id that cannot be one.
+    ``kind`` "rubrics" is a rubrics job, ``environment`` at the top level a control job. Any other document
+    with ``algorithm`` there is a training configuration alone. Raises ContractError for an id that cannot be
+    one.
     """
     document = _with_configuration(document)
     given = document.get("training_job_id", job_id)
-    whole = {"timestamp": now, "requester": requester, "trigger_reason": "manual", **document}
+    envelope = {"timestamp": now, "requester": requester}
+    if type_of(document) is TrainingRequest:
+        envelope["trigger_reason"] = "manual"
+    whole = {**envelope, **document}
     whole["training_job_id"] = check_id(given, "Job id") if isinstance(given, str) else given or new_id()
     return whole
 
 
 def _with_configuration(document: dict[str, Any]) -> dict[str, Any]:
     """Returns a training configuration alone as part of a request, and a request as it is."""
-    if "training_config" not in document and "algorithm" in document:
+    if type_of(document) is TrainingRequest and "training_config" not in document and "algorithm" in document:
         return {"training_config": document}
     return document
 
@@ -86,20 +96,10 @@ async def submit(
         return _same(known, document, asked)
     words = hashlib.sha256(canonical_json(document)).hexdigest()[:16]
     await bus.publish(
-        subjects.TRAINING_REQUEST, encode(asked), msg_id=f"{asked.training_job_id}:{words}"
+        SUBJECTS[type(asked)], encode(asked), msg_id=f"{asked.training_job_id}:{words}"
     )  # the same words again are dropped by the stream
     known = await _taken(table, clock, asked.training_job_id)
     return Submitted(asked, None, True) if known is None else _same(known, document, asked)
-
-
-async def submit_control(bus: Bus, clock: Clock, document: dict[str, Any], *, requester: str) -> Submitted:
-    """Publishes a request for a job that trains a control policy, and waits like ``submit``. Raises
-    ContractError for a request that no trainer would record, BusError."""
-    envelope = {"training_job_id": new_id(), "timestamp": utc_text(clock.now()), "requester": requester}
-    asked = validate({**envelope, **document}, ControlRequest)
-    table = JobTable(bus.bucket("rl_jobs"), clock)
-    await bus.publish(subjects.TRAINING_CONTROL, encode(asked), msg_id=f"{asked.training_job_id}:control")
-    return Submitted(asked, await _taken(table, clock, asked.training_job_id), True)
 
 
 async def submit_again(bus: Bus, clock: Clock, job_id: str, new_id: str) -> Submitted:
@@ -107,11 +107,9 @@ async def submit_again(bus: Bus, clock: Clock, job_id: str, new_id: str) -> Subm
     ``submit``. Raises IllegalTransitionError for a job in another state, ContractError, BusError."""
     table = JobTable(bus.bucket("rl_jobs"), clock)
     asked = await table.request_again(job_id, new_id)
-    subject = subjects.TRAINING_CONTROL if isinstance(asked, ControlRequest) else subjects.TRAINING_RUBRICS
     if isinstance(asked, TrainingRequest):
         request.refuse_operators_rights(asked)
-        subject = subjects.TRAINING_REQUEST
-    await bus.publish(subject, encode(asked), msg_id=f"{new_id}:again")
+    await bus.publish(SUBJECTS[type(asked)], encode(asked), msg_id=f"{new_id}:again")
     return Submitted(asked, await _taken(table, clock, new_id), True)
 
 
@@ -126,10 +124,11 @@ async def _taken(table: JobTable, clock: Clock, job_id: str) -> JobRecord | None
     return None
 
 
-def checked(whole: dict[str, Any]) -> TrainingRequest:
+def checked(whole: dict[str, Any]) -> JobRequest:
     """Returns a whole request as a message. Raises ContractError for one that no trainer would record."""
-    asked = validate(whole, TrainingRequest)
-    request.refuse_operators_rights(asked)
+    asked = validate(whole, type_of(whole))
+    if isinstance(asked, TrainingRequest):
+        request.refuse_operators_rights(asked)
     return asked
 
 
@@ -143,13 +142,14 @@ async def find(table: JobTable, job_id: str) -> JobRecord | None:
     return None
 
 
-def _same(record: JobRecord, document: dict[str, Any], asked: TrainingRequest) -> Submitted:
+def _same(record: JobRecord, document: dict[str, Any], asked: JobRequest) -> Submitted:
     """Returns the job of a request that came before. Raises ConflictError for a request with other words."""
     envelope = {name: record.request[name] for name in _ENVELOPE if name in record.request}
     whole = {**envelope, **_with_configuration(document), "training_job_id": record.job_id}
-    again = validate(whole, TrainingRequest)
-    if hashlib.sha256(encode(again)).hexdigest() != record.request_sha256:
+    kind = type(asked)
+    other = kind is not type_of(record.request)
+    if other or hashlib.sha256(encode(validate(whole, kind))).hexdigest() != record.request_sha256:
         raise ConflictError(
             f"Job id {record.job_id} belongs to a different request: send a new id, or leave it out."
         )
-    return Submitted(asked, record, encode(asked) == encode(validate(record.request, TrainingRequest)))
+    return Submitted(asked, record, encode(asked) == encode(validate(record.request, kind)))

@@ -65,6 +65,15 @@ def test_a_rubric_of_ones_own_that_counts_what_the_truth_does_not(tmp_path: Path
     assert found["reward"]["measures"]["f1"] == 0
 
 
+def test_explain_writes_the_rubric_of_a_task_itself(tmp_path: Path) -> None:
+    words = ("rubrics", "explain", "travel_itinerary/1", "--writer", "baseline:full_oracle", "--json")
+    found = json.loads(run_text(tmp_path, *words, "--page", "page.html").stdout)
+    task = make_task("travel_itinerary", 1)
+    named = {one["check"] for one in found["criteria"]}
+    assert named <= {str(check) for check in task.active} and found["reward"]["measures"]["f1"] > 0.9
+    assert "baseline:full_oracle" in (tmp_path / "page.html").read_text()
+
+
 def test_eval_has_figures_reference_points_and_controls(tmp_path: Path) -> None:
     words = ("rubrics", "eval", "baseline:full_oracle", "--seeds", "2", "--split", "held_out_families")
     done = run_text(tmp_path, *words, "--json")

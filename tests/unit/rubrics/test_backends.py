@@ -60,11 +60,15 @@ async def test_the_request_has_the_schema_in_the_words_of_each_server(
     assert one.usage.dollars((2.0, 8.0)) == pytest.approx(50e-6)
 
 
-async def test_an_invalid_answer_is_asked_for_once_more_with_the_next_seed() -> None:
+async def test_an_invalid_answer_is_asked_for_once_more_with_the_problem_and_the_next_seed() -> None:
     said = iter(['{"colour": "green"}', 'Here: {"colour": "blue"}'])
     with ChatServer(lambda body: text(next(said))).running() as server:
         assert (await backend("vllm", server).generate_structured("s", "u", Colour, 1.0, 4)).colour == "blue"
     assert [body["seed"] for body in server.requests] == [4, 5]
+    first, second = (body["messages"] for body in server.requests)
+    assert [one["role"] for one in second] == ["system", "user", "assistant", "user"]
+    assert second[:2] == first and second[2]["content"] == '{"colour": "green"}'
+    assert "Colour: colour: Input should be 'red' or 'blue'" in second[3]["content"]
     with (
         ChatServer(lambda body: text('{"colour": "green"}')).running() as server,
         pytest.raises(ModelAnswerError, match="no Colour"),

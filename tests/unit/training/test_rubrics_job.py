@@ -56,6 +56,8 @@ def test_the_child_reports_its_steps_and_compares_the_writer_with_its_start(
     monkeypatch.setattr(rubrics, "die_with_parent", lambda: None)
     monkeypatch.setattr(rubrics, "VALIDATION_TASKS", 8)
     (tmp_path / rubrics.SPEC).write_text(request().model_dump_json(exclude_none=True))
+    base = tmp_path / rubrics.RUN / "base"  # as if the warm start were released: it is there by then
+    (tmp_path / rubrics.RELEASED).write_text(json.dumps({"version": "rubric-writer-v7", "folder": str(base)}))
     assert rubrics.main(tmp_path) == 0
     events = [json.loads(line) for line in capsys.readouterr().out.splitlines() if line.startswith("{")]
     steps = [one for one in events if one["event"] == "progress"]
@@ -66,6 +68,7 @@ def test_the_child_reports_its_steps_and_compares_the_writer_with_its_start(
     gain = done["metrics"]["skill_gain"]
     assert gain["low"] <= gain["mean"] <= gain["high"]
     assert done["metrics"]["better"] == (gain["low"] > 0)
+    assert (done["metrics"]["released"], done["metrics"]["versus_released"]) == ("rubric-writer-v7", gain)
     assert (tmp_path / rubrics.RUN / "writer" / "writer.json").is_file()
 
 

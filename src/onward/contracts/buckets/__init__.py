@@ -56,12 +56,14 @@ from onward.contracts.buckets.readers import LeaseHolder, OptOutCount, ReaderPos
 from onward.contracts.buckets.recovery import CheckedUntil, RecoveryReport, RecoveryRequest
 from onward.contracts.buckets.releases import Desired, DesiredArm, DesiredRoutes, PreviousModel, ReleaseEntry
 from onward.contracts.buckets.rewarder import RescoreProgress, RewarderState
+from onward.contracts.buckets.writers import MOST_CHANGES, ReleasedWriter, WriterChange, WriterVersion
 
 __all__ = [
     "BEGINNING",
     "COMMANDS",
     "ENDED_JOBS",
     "GATEWAY_LEASE_SECONDS",
+    "MOST_CHANGES",
     "REQUEST_TRANSITIONS",
     "SHARE",
     "AdminRequest",
@@ -100,6 +102,7 @@ __all__ = [
     "RecoveryRequest",
     "ReleaseCommand",
     "ReleaseEntry",
+    "ReleasedWriter",
     "RequestPhase",
     "RescoreProgress",
     "RescoreRequest",
@@ -109,4 +112,6 @@ __all__ = [
     "SetAside",
     "Traffic",
     "Truth",
+    "WriterChange",
+    "WriterVersion",
 ]

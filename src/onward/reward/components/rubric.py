@@ -38,6 +38,8 @@ class RubricResult:
     """Criterion → what was found, where that is known."""
     opinions: tuple[str, ...] = ()
     """Criteria that a model has judged."""
+    writer: Mapping[str, str] = field(default_factory=dict)
+    """``version`` and ``digest`` of the released writer that wrote the rubric; empty for any other."""
 
 
 class Rubric(Protocol):
@@ -85,6 +87,9 @@ class RubricScore:
             raw_data["reasons"] = {one: reason[:_SHOWN] for one, reason in result.reasons.items()}
         if result.opinions:
             raw_data["opinions"] = list(result.opinions)
+        if result.writer:
+            raw_data["writer"] = dict(result.writer)
+            name += f" by {result.writer['version']}"
         opinion = f" A model judged {len(result.opinions)}: an opinion." if result.opinions else ""
         return Scored(
             score=result.score,

@@ -11,10 +11,15 @@ from onward.errors import OnwardError
 
 AnswerT = TypeVar("AnswerT", bound=BaseModel)
 MAX_TOKENS = 1024
+MOST_PROBLEM = 300
+"""Characters of a problem in the request that repeats it to the model."""
 
 
 class ModelAnswerError(OnwardError):
     """A model's answer that is not of the requested type."""
+
+    problem = ""
+    """The fault of the answer in words for the model; empty if it has none that it could mend."""
 
 
 class RefusedAnswerError(ModelAnswerError):
@@ -72,7 +77,9 @@ def read_answer(text: str, response_type: type[AnswerT]) -> AnswerT:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "the top"
-        raise ModelAnswerError(
+        problem = ModelAnswerError(
             f"The model's answer is no {response_type.__name__} ({where}: {first['msg']}): "
             "ask again with another seed, or use a model that follows a schema."
-        ) from None
+        )
+        problem.problem = f"{response_type.__name__}: {where}: {first['msg']}"[:MOST_PROBLEM]
+        raise problem from None

@@ -58,7 +58,7 @@ class OrderedRubrics:
             begin=lambda: OrderedConstraint(made),
             vocab=vocab,
             fingerprint=digest.hexdigest(),
-            max_tokens=6 * MOST_CRITERIA + 2,
+            max_tokens=_longest(min(len(made.checks), MOST_CRITERIA)),
         )
 
     @cached_property
@@ -111,6 +111,11 @@ class OrderedRubrics:
             return range(0)
         missing = max(0, LEAST_CRITERIA - count - 1)
         return range(last + 1, len(self.checks) - missing)
+
+
+def _longest(criteria: int) -> int:
+    """Returns the tokens of a rubric: opening, five of each criterion, one between two, closing, end."""
+    return 6 * criteria + 2
 
 
 class OrderedConstraint:

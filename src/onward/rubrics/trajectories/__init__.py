@@ -1,5 +1,6 @@
 """Trajectories scored by rubrics: what a document, a family of tasks or a rubric writer says about them."""
 
-from onward.rubrics.trajectories.engine import Rubrics, rubrics_of
+from onward.rubrics.trajectories.engine import Rubrics, needs_released, rubrics_of
+from onward.rubrics.trajectories.written import RELEASED, WriterSource
 
-__all__ = ["Rubrics", "rubrics_of"]
+__all__ = ["RELEASED", "Rubrics", "WriterSource", "needs_released", "rubrics_of"]

@@ -8,23 +8,21 @@ Invariant: what could not be checked is unknown, never zero; what a model has ju
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from onward.config import RewardSettings, RubricSource
 from onward.contracts import Trajectory
 from onward.errors import ConfigError, OnwardError
-from onward.lru import Lru
 from onward.reward.components import RubricResult
 from onward.reward.sandbox import Sandbox
 from onward.rubrics.backends import ChatBackend, open_backend
 from onward.rubrics.check import Check
-from onward.rubrics.language import InvalidRubric, Rubric
+from onward.rubrics.language import InvalidRubric
 from onward.rubrics.language.code_rules import RULE_LIMITS
 from onward.rubrics.language.free import JudgeRule, StagedRubric, parse_free
 from onward.rubrics.language.judging import Judge, JudgeError
@@ -34,12 +32,15 @@ from onward.rubrics.tasks.checks import require_known
 from onward.rubrics.tasks.family import family_of
 from onward.rubrics.trajectories.document import FORM_CHECKS, missing_part, read_document
 from onward.rubrics.trajectories.subject import Subject, subject_of
+from onward.rubrics.trajectories.written import (
+    RELEASED,
+    ReleasedRubricWriter,
+    RubricWriter,
+    WriterName,
+    WriterSource,
+    Writes,
+)
 
-if TYPE_CHECKING:
-    from onward.rubrics.policy.evaluation import Plays
-
-_REMEMBERED = 4096
-"""Tasks whose written rubric is remembered."""
 _CHECK = re.compile(r"([a-z_]+)(?:\(([^)]*)\))?")
 
 
@@ -67,21 +68,27 @@ class Rubrics:
         return None
 
 
-def rubrics_of(settings: RewardSettings) -> Rubrics:
-    """Returns the rubrics of the settings, ready for use. Raises ConfigError for one that cannot be used."""
+def rubrics_of(settings: RewardSettings, released: WriterSource | None = None) -> Rubrics:
+    """Returns the rubrics of the settings, ready for use. ``released``: where the released writer is found;
+    None refuses ``writer = "released"``. Raises ConfigError for a rubric that cannot be used."""
     applied: list[tuple[frozenset[str], _Applied]] = []
     for name, source in settings.rubrics.items():
         try:
-            applied.append((frozenset(source.task_types), _applied(name, source)))
+            applied.append((frozenset(source.task_types), _applied(name, source, released)))
         except (ConfigError, InvalidRubric) as error:
             raise ConfigError(f"[reward.rubrics.{name}] cannot be used: {error}") from None
     return Rubrics(applied)
 
 
-def _applied(name: str, source: RubricSource) -> _Applied:
+def needs_released(settings: RewardSettings) -> bool:
+    """Returns whether a rubric of the settings is written by the released writer."""
+    return any(source.writer == RELEASED for source in settings.rubrics.values())
+
+
+def _applied(name: str, source: RubricSource, released: WriterSource | None) -> _Applied:
     if source.document:
         return DocumentRubric(name, _read(source.document), _judge(source.judge))
-    writer = _writer(source.writer) if source.writer else None
+    writer = _writer(source.writer, released) if source.writer else None
     if source.family:
         family_of(source.family)
         return FamilyRubric(name, source.family, writer)
@@ -106,7 +113,11 @@ def _judge(name: str) -> Judge | None:
     return _ChatJudge(backend)
 
 
-def _writer(name: str) -> RubricWriter:
+def _writer(name: str, released: WriterSource | None) -> Writes:
+    if name == RELEASED:
+        if released is None:
+            raise ConfigError("the released writer is known to a service alone: name another writer here.")
+        return ReleasedRubricWriter(released)
     from onward.rubrics.writers import open_writer  # loads torch
 
     return RubricWriter(open_writer(name).player)
@@ -170,34 +181,10 @@ class DocumentRubric:
         )
 
 
-class RubricWriter:
-    """Writes a rubric for each task, once. It reads the brief and the checks, and cannot ask a stakeholder
-    outside of known tasks."""
-
-    def __init__(self, player: Plays) -> None:
-        self._player = player
-        self._known: Lru[tuple[str, tuple[Check, ...]], Rubric] = Lru(_REMEMBERED)
-        self._one_at_a_time = asyncio.Lock()
-
-    async def rubric(self, task: Task) -> Rubric:
-        """Returns the rubric of ``task``. Raises InvalidRubric if the writer's text is none."""
-        key = (task.brief, task.active)
-        async with self._one_at_a_time:
-            known = self._known.get(key)
-            if known is None:
-                (attempt,) = await asyncio.to_thread(
-                    self._player.play, [task], temperature=0.0, stakeholder=lambda task: lambda topic: ""
-                )
-                if attempt.rubric is None:
-                    raise InvalidRubric(f"The writer's text is no rubric: {attempt.problem}")
-                known = self._known[key] = attempt.rubric
-        return known
-
-
 class FamilyRubric:
     """A family of tasks: the truth of the task, or a writer's rubric, over its checks."""
 
-    def __init__(self, name: str, family: str, writer: RubricWriter | None = None) -> None:
+    def __init__(self, name: str, family: str, writer: Writes | None = None) -> None:
         self._name, self._family, self._writer = name, family, writer
 
     async def result(self, subject: Subject) -> RubricResult | None:
@@ -205,29 +192,27 @@ class FamilyRubric:
         if family != self._family or not (seed.isascii() and seed.isdigit()):
             return None
         task = make_task(family, int(seed))
-        weights = dict(zip(task.active, task.weights.tolist(), strict=True))
+        weights, by = dict(zip(task.active, task.weights.tolist(), strict=True)), None
         if self._writer is not None:
-            rubric = await self._writer.rubric(task)
-            weights = dict(zip(rubric.checks, rubric.weights.tolist(), strict=True))
+            weights, by = await _written(self._writer, task)
         if not subject.answer:
-            return _result(self._name, weights, dict.fromkeys(weights, False), {})
+            return _result(self._name, weights, dict.fromkeys(weights, False), {}, by)
         holds = dict(zip(task.active, task.bits(read_document(subject.answer)).tolist(), strict=True))
-        return _result(self._name, weights, holds, {})
+        return _result(self._name, weights, holds, {}, by)
 
 
 class ChecksRubric:
     """Checks of the form of an answer, weighed by a writer for each task, or all alike."""
 
-    def __init__(self, name: str, checks: tuple[Check, ...], writer: RubricWriter | None = None) -> None:
+    def __init__(self, name: str, checks: tuple[Check, ...], writer: Writes | None = None) -> None:
         self._name, self._checks, self._writer = name, checks, writer
 
     async def result(self, subject: Subject) -> RubricResult | None:
-        weights = dict.fromkeys(self._checks, 1.0 / len(self._checks))
+        weights, by = dict.fromkeys(self._checks, 1.0 / len(self._checks)), None
         if self._writer is not None:
             nothing = np.zeros(len(self._checks))
             task = Task("", 0, subject.instructions, self._checks, nothing, {}, ())
-            rubric = await self._writer.rubric(task)
-            weights = dict(zip(rubric.checks, rubric.weights.tolist(), strict=True))
+            weights, by = await _written(self._writer, task)
         holds, reasons = dict.fromkeys(weights, False), {}
         artefact = read_document(subject.answer)
         for check in weights:
@@ -236,7 +221,13 @@ class ChecksRubric:
                 reasons[check] = f"There is no {lacking}."
             else:
                 holds[check] = _satisfied(check, artefact)
-        return _result(self._name, weights, holds, reasons)
+        return _result(self._name, weights, holds, reasons, by)
+
+
+async def _written(writer: Writes, task: Task) -> tuple[dict[Check, float], WriterName | None]:
+    """Returns the weights of a rubric written for ``task``, and the version of its writer."""
+    found = await writer.rubric(task)
+    return dict(zip(found.rubric.checks, found.rubric.weights.tolist(), strict=True)), found.writer
 
 
 def _satisfied(check: Check, artefact: object) -> bool:
@@ -248,7 +239,11 @@ def _satisfied(check: Check, artefact: object) -> bool:
 
 
 def _result(
-    name: str, weights: Mapping[Check, float], holds: Mapping[Check, bool], reasons: Mapping[Check, str]
+    name: str,
+    weights: Mapping[Check, float],
+    holds: Mapping[Check, bool],
+    reasons: Mapping[Check, str],
+    by: WriterName | None = None,
 ) -> RubricResult:
     counted = {check: weight for check, weight in weights.items() if weight > 0}
     score = sum(weight * holds[check] for check, weight in counted.items())
@@ -258,4 +253,5 @@ def _result(
         rubric_id=name,
         weights={str(check): weight for check, weight in counted.items()},
         reasons={str(check): reasons.get(check, describe(check)) for check in counted},
+        writer={} if by is None else {"version": by.version, "digest": by.digest},
     )

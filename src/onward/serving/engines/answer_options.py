@@ -145,6 +145,19 @@ class OptionReader:
         return TokenBytes(self._chat.tokenizer)
 
 
+def state_once(record: dict[str, Any], stated: frozenset[str]) -> frozenset[str]:
+    """Leaves the source of a grammar out of ``record`` if a generation that it continues has it in its own.
+    ``stated`` are the hashes of the grammars that these have. Returns them with that of ``record``."""
+    constraint = record.get("constraint") or {}
+    if "source" not in constraint:
+        return stated
+    if constraint["hash"] in stated:
+        record["constraint"] = {
+            name: value for name, value in constraint.items() if name not in ("form", "source")
+        }
+    return stated | {constraint["hash"]}
+
+
 class LogprobEntries:
     """Log-probs of one answer's tokens, in the form of the chat API."""
 

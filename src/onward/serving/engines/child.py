@@ -23,7 +23,7 @@ from onward.lm.chat import Chat, Text
 from onward.lm.request import Alternatives, Sample, SampleRequest
 from onward.processes import die_with_parent
 from onward.serving.engines import AnswerOptions, RequestRefusedError, context_exceeded, wire
-from onward.serving.engines.answer_options import LogprobEntries, OptionReader
+from onward.serving.engines.answer_options import LogprobEntries, OptionReader, state_once
 from onward.serving.engines.ollama import OllamaHttp, OllamaSampling
 from onward.serving.engines.prompts import PromptReader
 from onward.serving.engines.registry import verify_adapter
@@ -155,9 +155,11 @@ class EngineServer:
             "model_digest": adapter or self._sampling.base_digest,
         }
         fields: dict[str, Any] = {}
+        grammars = before.grammars if before else frozenset[str]()
         if options is not None:
             fields, changed = await self._options.read(options, request.get("tools") or [])
             record |= changed
+            grammars = state_once(record, grammars)
         sample = await self._sampling.sample(
             SampleRequest(
                 request_id=record["generation_id"],
@@ -173,7 +175,7 @@ class EngineServer:
             ),
             self._reporter(connection, request, record, options) if request.get("progress") else None,
         )
-        answer = self._remember(request, record, full, sample, options)
+        answer = self._remember(request, record, full, sample, options, grammars)
         if options is not None and options.top_logprobs is not None:
             if isinstance(sample, VoidSample):
                 answer["logprobs"] = list(sample.entries)
@@ -215,6 +217,7 @@ class EngineServer:
         full: list[int],
         sample: Sample,
         options: AnswerOptions | None,
+        grammars: frozenset[str],
     ) -> dict[str, Any]:
         self._generations += 1
         if isinstance(sample, VoidSample):
@@ -233,6 +236,7 @@ class EngineServer:
                     [*full, *tokens],
                     ended,  # False after a stop string, which is no end of the turn
                     request.get("tools") or [],
+                    grammars,
                 ),
             )
         sampling = record | {

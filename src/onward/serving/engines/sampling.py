@@ -52,6 +52,8 @@ class FinishedGeneration:
     """True if the completion ends with the sampled end-of-turn token."""
     tools: Sequence[dict[str, Any]] = ()
     """Tools that the prompt showed."""
+    grammars: frozenset[str] = frozenset()
+    """Hashes of the grammars whose source its record has, or that of a generation that it continues."""
 
 
 class SessionMemory:

@@ -220,4 +220,5 @@ def _size_of(exchange: Exchange) -> int:
     tools = len(json.dumps(exchange.tools)) if exchange.tools else 0
     sampling = exchange.sampling or {}
     ids = sum(len(sampling.get(name) or ()) for name in ("prompt_ids", "token_ids", "logprobs"))
-    return text + tools + 32 * ids + _MESSAGE_BYTES
+    source = len((sampling.get("constraint") or {}).get("source") or "")
+    return text + tools + source + 32 * ids + _MESSAGE_BYTES

@@ -21,13 +21,14 @@ from onward.capture.collecting.trajectory_row import is_unjudged
 from onward.contracts import Feedback
 from onward.lm import tokens
 from onward.reward.components.user_feedback import NEUTRAL
-from onward.training.data import conversations
+from onward.training.data import conversations, grammars
+from onward.training.data.grammars import Stated
 
 CALL_FIELDS = ("generation_id", "continues", "prompt_ids", "token_ids", "logprobs", "temperature", "top_p",
                "top_k")  # fmt: skip
-SHAPED = ("presence_penalty", "frequency_penalty", "logit_bias", "constraint")
-"""Fields of a record that say that the policy's logits were changed: its log-probs are then of another
-distribution. A policy gradient has such tokens as context and never learns from them."""
+SHAPED = ("presence_penalty", "frequency_penalty", "logit_bias")
+"""Fields of a record that say that the policy's logits were shifted: its log-probs are then of a distribution
+that no learner computes. A policy gradient has such tokens as context and never learns from them."""
 _TOKENS = ("prompt_ids", "token_ids", "logprobs")
 _TEXT_REMAINS = frozenset({"no_tokens", "engine_without_tokens", "broken_chain"})
 """Reasons for missing usable tokens that leave the text usable."""
@@ -77,7 +78,10 @@ def line(item: ScoredTrajectory, rules: AdmissionRules) -> dict[str, Any] | str:
     made = _scores(trajectory, reward)
     if reason is None:
         made["staleness"] = (rules.staleness or {}).get(str(present[0].get("model_digest")), 0)
-        made["calls"] = [_call(record, rules) for record in present]
+        stated = grammars.stated(present)
+        made["calls"] = [_call(record, rules, stated) for record in present]
+        if used := {call["grammar"]: stated[call["grammar"]] for call in made["calls"] if "grammar" in call}:
+            made["grammars"] = used
     else:
         made["messages"] = conversations.messages_of(trajectory)
         reason = _unanswered(made["messages"])
@@ -104,17 +108,26 @@ def why_unscored(trajectory: Mapping[str, Any]) -> str:
     return "no_outcome" if is_unjudged(trajectory.get("metadata") or {}) else "unscored"
 
 
-def is_shaped(record: Mapping[str, Any]) -> bool:
-    """Returns whether a grammar, a penalty or a bias changed the distribution of this call."""
-    return any(record.get(name) for name in SHAPED)
+def is_shaped(record: Mapping[str, Any], stated: Stated) -> bool:
+    """Returns whether a penalty, a bias, or a grammar that is not ``stated`` changed the distribution of this
+    call. Under a stated grammar the learner computes the same distribution."""
+    if any(record.get(name) for name in SHAPED):
+        return True
+    return bool(record.get("constraint")) and not grammars.is_stated(record, stated)
 
 
-def _call(record: Mapping[str, Any], rules: AdmissionRules) -> dict[str, Any]:
+def _call(record: Mapping[str, Any], rules: AdmissionRules, stated: Stated) -> dict[str, Any]:
     """Returns the stored part of a call, without the tokens of a voided one: no signature covers those."""
     kept = {name: record.get(name) for name in CALL_FIELDS}
-    if is_shaped(record) and not rules.text_is_enough:
+    if record.get("tokens_void"):
+        return kept | {name: [] for name in _TOKENS}
+    if rules.text_is_enough:
+        return kept
+    if is_shaped(record, stated):
         kept["trains"] = False
-    return kept | {name: [] for name in _TOKENS} if record.get("tokens_void") else kept
+    elif record.get("constraint"):
+        kept["grammar"] = grammars.name_of(record)
+    return kept
 
 
 def _scores(trajectory: Mapping[str, Any], reward: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -190,7 +203,8 @@ def _sampled(present: Sequence[Mapping[str, Any]], rules: AdmissionRules) -> str
     if not calls:
         return "tokens_void"
     if not rules.text_is_enough:
-        learned = [record for record in calls if not is_shaped(record)]  # shaped ones are context alone
+        stated = grammars.stated(present)
+        learned = [one for one in calls if not is_shaped(one, stated)]  # shaped ones are context alone
         if not learned:
             return "shaped_logits"
         if any(record.get("top_p", 1.0) != 1.0 or record.get("top_k") is not None for record in learned):
@@ -226,7 +240,8 @@ def _turn_rewards(
         return None
     earned = {entry["turn_id"]: float(entry["reward"]) for entry in told}
     records = [turn["action"].get("sampling") for turn in trajectory["turns"]]
-    void = masked([_call(record, rules) for record in records if record])
+    stated = grammars.stated([record for record in records if record])
+    void = masked([_call(record, rules, stated) for record in records if record])
     result: list[float] = []
     waiting = 0.0
     for turn, record in zip(trajectory["turns"], records, strict=True):

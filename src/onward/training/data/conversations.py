@@ -109,13 +109,19 @@ def corrected(chat: Chat, line: Mapping[str, Any]) -> tuple[TokenRow, TokenRow] 
 
 
 def calls_of(line: Mapping[str, Any]) -> list[Call]:
-    """Returns the sampled answers of a dataset line."""
+    """Returns the sampled answers of a dataset line. One under a grammar is context unless it has its masks
+    (``job.replayed``)."""
+    return [_call(call) for call in line["calls"]]
+
+
+def _call(stored: Mapping[str, Any]) -> Call:
     from onward.lm.tokens import Call
 
-    return [
-        Call(**{**call, "top_p": 1.0 if call.get("top_p") is None else call["top_p"]})
-        for call in line["calls"]
-    ]
+    known = {name: value for name, value in stored.items() if name != "grammar"}
+    known["top_p"] = 1.0 if stored.get("top_p") is None else stored["top_p"]
+    if "grammar" in stored and not stored.get("allowed"):
+        known["trains"] = False
+    return Call(**known)
 
 
 def _behind(prompt: list[int], answer: list[int]) -> TokenRow:

@@ -36,8 +36,8 @@ REMEDIES: dict[str, str] = {
     "and log-probs, or train with dpo or sft, which need only text",
     "truncated_support": "sample with top_p 1 and no top_k, since log-probs over a kept set are not those of "
     "the policy, or train with dpo or sft",
-    "shaped_logits": "ask for answers without forced tools, strict tools, response_format, penalties and "
-    "logit_bias, whose log-probs are not those of the policy, or train with dpo or sft",
+    "shaped_logits": "ask for answers without penalties and logit_bias, and sample answers of a forced form "
+    "with model.engine local, whose masks can be computed again, or train with dpo or sft",
     "greedy": "sample at a temperature above 0, or train with dpo or sft",
     "group_of_one": "collect several attempts per task, or use reinforce or ppo, which need no groups",
     "no_group": "record task_context.group_id, or use reinforce or ppo, which need no groups",

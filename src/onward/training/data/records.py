@@ -24,8 +24,8 @@ _CONVERSATION = frozenset(
 _FIELDS: dict[str, frozenset[str]] = {
     "line": frozenset(
         {"trajectory_id", "task_id", "session_id", "task_type", "group_key", "outcome", "success",
-         "unparsable", "raw_total", "calls", "messages", "tools", "staleness", "turn_rewards", "correction",
-         "policy", "vote", "place"}
+         "unparsable", "raw_total", "calls", "grammars", "messages", "tools", "staleness", "turn_rewards",
+         "correction", "policy", "vote", "place"}
     ),
     "pair": frozenset(
         {"prompt", *_SIDES, "input", "preferred_output", "non_preferred_output", "tools", "functions", "id"}

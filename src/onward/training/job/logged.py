@@ -21,6 +21,7 @@ from onward.training.job.methods import Method
 from onward.training.job.onpolicy import HELD_OUT
 from onward.training.job.pace import Pace
 from onward.training.job.placing import peak_gigabytes
+from onward.training.job.replayed import MaskReplay
 from onward.training.spec.algorithms import ALGORITHMS
 from onward.training.spec.request import JobSpec
 
@@ -50,6 +51,7 @@ class OnData:
         self.folder, self.policy, self.method, self.spec = folder, policy, method, spec
         self._kept, self._emit, self._save, self._stop, self._expect = kept, emit, save, stop, expect
         self._report = report
+        self._replay = MaskReplay.of_model(policy)
         self._judge: evaluation.Judge | None = None
         self._before: dict[str, Any] | None = None
         """The judge's figures of the start."""
@@ -61,9 +63,14 @@ class OnData:
         spec, method = self.spec, self.method
         lines = dataset.read(self.folder / dataset.FILE)
         refuse_work_of_others(lines, spec.start_digest or self.policy.base_digest)
+        lines = self._replay.lines(lines, self._report)
+        if not lines:
+            raise TrainingError("DATA", f"No row is left to train on. {self._replay.warning}")
         split = self._split(lines)
         self._expect(split.train)
         report = self._report
+        if self._replay.warning:
+            self._emit("warning", message=self._replay.warning)
         trajectories = rows.trajectories_of(split.train, spec, self.policy, report, method.max_tokens)
         algorithm = method.state()  # as it was before these rows: a resumed update estimates again
         count = method.prepare(trajectories)
@@ -112,7 +119,8 @@ class OnData:
         spec, method, report = self.spec, self.method, DataReport()
         path = self.folder / dataset.EVAL_FILE
         if path.is_file():
-            told = rows.trajectories_of(dataset.read(path), spec, self.policy, report, method.max_tokens)
+            given = self._replay.lines(dataset.read(path), report)
+            told = rows.trajectories_of(given, spec, self.policy, report, method.max_tokens)
             return evaluation.LossJudge(method, told, excluded=report)
         if spec.replay is not None and (split.held_out or not spec.holdout):
             return evaluation.ReplayJudge(method, spec, spec.replay, split.train, split.held_out, self._stop)

@@ -1,8 +1,9 @@
 """The child of a rubrics job: ``python -m onward.training.job.rubrics DIR`` trains a rubric writer.
 
-Its input is ``rubrics.json``, an ``agent.rl.training.rubrics.v1``; its output is JSON-line events on stdout
-and the folder ``run/``. A later attempt on the same folder goes on from the saved state there. At the end the
-writer is compared with its warm start on the same validation tasks.
+Its input is ``rubrics.json``, an ``agent.rl.training.rubrics.v1``, and maybe ``released.json``; its output is
+JSON-line events on stdout and the folder ``run/``. A later attempt on the same folder goes on from the saved
+state there. At the end the writer is compared with its warm start, and with the writer that is released, on
+the same validation tasks.
 """
 
 from __future__ import annotations
@@ -18,11 +19,14 @@ from typing import Any
 
 from onward.contracts.training import RubricsRequest
 from onward.errors import ConfigError, OnwardError
+from onward.files import read_json
 from onward.processes import die_with_parent, end_first_for_memory
 from onward.training.job.pace import Pace
 from onward.training.job.worker import MOST_TRACE, STOPPED, emit
 
 SPEC, RUN = "rubrics.json", "run"
+RELEASED = "released.json"
+"""Released writer to compare with: ``{"version", "folder"}``; absent if there is none."""
 VALIDATION_TASKS = 128
 
 
@@ -61,13 +65,14 @@ def _run(folder: Path, asked: RubricsRequest) -> int:
     if writer is None:
         emit("stopped")
         return STOPPED
-    emit("done", seconds=time.monotonic() - started, metrics=compared(writer, where / BASE))
+    metrics = compared(writer, where / BASE, read_json(folder / RELEASED))
+    emit("done", seconds=time.monotonic() - started, metrics=metrics)
     return 0
 
 
-def compared(writer: Path, start: Path) -> dict[str, Any]:
-    """Returns the figures of a writer on validation tasks, and its gain in skill over ``start`` there, with
-    the 95 % interval over families."""
+def compared(writer: Path, start: Path, released: dict[str, str] | None = None) -> dict[str, Any]:
+    """Returns the figures of a writer on validation tasks, and its gains in skill over ``start`` and over the
+    ``released`` writer there, with the 95 % interval over families."""
     from onward.rubrics.policy.evaluation import difference, judged
     from onward.rubrics.policy.splits import validation_tasks
     from onward.rubrics.policy.writer import load_player
@@ -75,12 +80,22 @@ def compared(writer: Path, start: Path) -> dict[str, Any]:
     tasks = validation_tasks(VALIDATION_TASKS)
     after, before = (judged(load_player(one), tasks) for one in (writer, start))
     gain, found = difference([after], [before]), after.report()
+    versus = {}
+    if released is not None:
+        other = judged(load_player(Path(released["folder"])), tasks)
+        versus = {
+            "released": released["version"],
+            "versus_released": asdict(difference([after], [other])),
+        }
     return {
         "reward_mean": found["reward"],
         "skill": found["skill"],
+        "invalid": found["invalid"],
         "degenerate": found["degenerate"],
+        "tasks": len(tasks),
         "skill_gain": asdict(gain),
         "better": gain.low > 0,
+        **versus,
         "episodes": 0,
     }
 

@@ -33,11 +33,12 @@ from onward.training.role import status
 from onward.training.role.announcer import Announcer
 from onward.training.role.attempt import Attempt
 from onward.training.role.conclusions import Conclusions
-from onward.training.role.control_attempt import ControlAttempt, refuse_unlisted
+from onward.training.role.control_attempt import ControlAttempt
 from onward.training.role.endings import ChildError, Ending
 from onward.training.role.job_lease import JobLease
 from onward.training.role.job_table import TERMINAL, JobError, JobRecord, JobRequest, JobTable, type_of
-from onward.training.role.rubrics_attempt import RubricsAttempt, refuse_impossible
+from onward.training.role.possible import refuse_impossible
+from onward.training.role.rubrics_attempt import RubricsAttempt
 from onward.training.spec import request
 
 log = structlog.get_logger(__name__)
@@ -97,12 +98,7 @@ class Trainer:
     def _impossible(self, asked: JobRequest) -> JobError | None:
         """Returns why a request can only fail, or None. Behind other jobs, its turn may be hours away."""
         try:
-            if isinstance(asked, ControlRequest):
-                refuse_unlisted(asked, self.ctx.settings)
-            elif isinstance(asked, RubricsRequest):
-                refuse_impossible(asked)
-            else:
-                request.check(asked, self.ctx.settings)
+            refuse_impossible(asked, self.ctx.settings)
         except TrainingError as error:
             return JobError.from_error(error)
         return None

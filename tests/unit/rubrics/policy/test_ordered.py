@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections.abc import Iterator
 
 import jsonschema
 import numpy as np
 
+from onward.lm.constrained import CompiledGrammar
 from onward.rubrics.check import Check
 from onward.rubrics.language import Criterion, Rubric, schema_of, serialise
 from onward.rubrics.policy.episodes import Player
@@ -53,6 +55,37 @@ def test_the_masks_allow_each_set_of_checks_once_and_nothing_else(player: Player
     assert language(player, CHECKS) == expected
     for text in expected:
         jsonschema.validate(json.loads(text), schema_of(CHECKS))
+
+
+def test_the_most_tokens_are_those_of_the_longest_rubric(player: Player) -> None:
+    """A walk over every path, weights aside: of three to nine checks at most seven are chosen."""
+    task = training_tasks((), 1)[0]
+    for count in (3, 4, 6, 7, 9):
+        checks = sorted(set(task.active))[:count]
+        assert len(checks) == count
+        vocab, end = player.policy.shape.vocab, player.chat.end_of_turn
+        grammar = OrderedRubrics.grammar(checks, player.chat.encode, vocab, end)
+        assert grammar is not None
+        lengths = {len(ids) for ids in _endings(player, grammar)}
+        assert max(lengths) == grammar.max_tokens and min(lengths) == 3 * 6 + 2
+
+
+def _endings(player: Player, grammar: CompiledGrammar) -> Iterator[list[int]]:
+    """Every answer of the grammar with the weight 1, as tokens."""
+    others = {player.chat.encode(str(weight))[0] for weight in (2, 3, 4, 5)}
+    words: np.ndarray = np.zeros((grammar.vocab + 31) // 32, dtype=np.int32)
+    open_: list[list[int]] = [[]]
+    while open_:
+        ids = open_.pop()
+        if ids and ids[-1] == player.chat.end_of_turn:
+            yield ids
+            continue
+        constraint = grammar.begin()
+        for token in ids:
+            constraint.advance(token)
+        constraint.mask(words)
+        allowed = np.flatnonzero(np.unpackbits(words.view(np.uint8), bitorder="little"))
+        open_ += [[*ids, token] for token in map(int, allowed) if token not in others]
 
 
 def test_no_rubric_of_the_ordered_language_repeats_a_check(player: Player) -> None:

@@ -1,0 +1,91 @@
+"""Files of rubric writers: a checkpoint folder each, under ``rubrics/<job>/<attempt>/`` in the object store.
+
+A copy on this machine is verified each time before it is used: hashes, manifest, signature.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from pathlib import Path
+
+from onward.config import Settings
+from onward.contracts.buckets import ReleasedWriter, WriterVersion
+from onward.errors import NotFoundError, TamperedError
+from onward.ids import new_id
+from onward.training import checkpoints, signatures
+from onward.training.signatures import Trust
+from onward.warehouse import Objects
+
+WRITER = checkpoints.Form(
+    digest=checkpoints.whole_digest, plain=checkpoints.ADAPTER.plain | frozenset({".jinja"})
+)
+"""A whole model folder, whose chat template is a text file."""
+NO_BASE = "none"
+"""Digest of the base in the manifest of a writer: it is a model of its own."""
+
+
+class WriterFiles:
+    """Stores the files of writers, and fetches them into the data folder."""
+
+    def __init__(self, objects: Objects, settings: Settings) -> None:
+        self._objects, self._settings = objects, settings
+        self._trust = Trust.from_settings(settings)
+        self.folder = settings.data_dir / "models" / "writers"
+
+    async def store(self, folder: Path, job_id: str, attempt: int) -> tuple[str, checkpoints.Manifest, str]:
+        """Writes the manifest of the writer in ``folder`` and uploads it. Returns the prefix, the manifest
+        and the SHA-256 of its bytes. Repeatable. Raises NotFoundError without a key that is required."""
+        manifest = await asyncio.to_thread(
+            checkpoints.write_manifest, folder, job_id=job_id, epoch=attempt, base_digest=NO_BASE, form=WRITER
+        )
+        key = signatures.needed_key(self._settings)
+        if key is not None:
+            checkpoints.sign(folder, key)
+        prefix = f"rubrics/{job_id}/{attempt}"
+        await checkpoints.upload_to(self._objects, folder, prefix)
+        return prefix, manifest, checkpoints.sha256_file(folder / checkpoints.MANIFEST)
+
+    async def fetch(self, writer: WriterVersion | ReleasedWriter) -> Path:
+        """Returns a verified copy of a writer. Raises TamperedError if its files are not those that were
+        recorded, or are gone, and ObjectError."""
+        folder = self.folder / writer.digest
+        if folder.exists():
+            try:
+                await asyncio.to_thread(self._check, folder, writer)
+                return folder
+            except TamperedError:
+                folder.rename(folder.with_name(f".tampered-{writer.digest[:16]}-{new_id()[:8]}"))
+        return await self._download(writer, folder)
+
+    def _check(self, folder: Path, writer: WriterVersion | ReleasedWriter) -> None:
+        manifest = checkpoints.verify(folder, self._trust, form=WRITER)
+        if manifest.adapter_digest != writer.digest:
+            raise TamperedError(
+                f"The files have digest {manifest.adapter_digest[:12]}, and {writer.digest[:12]} is recorded."
+            )
+
+    async def _download(self, writer: WriterVersion | ReleasedWriter, folder: Path) -> Path:
+        partial = folder.with_name(f".{writer.digest[:16]}-{new_id()[:8]}")
+        partial.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            await checkpoints.fetch(
+                self._objects,
+                writer.object_prefix,
+                partial,
+                manifest_sha256=writer.manifest_sha256,
+                trust=self._trust,
+                form=WRITER,
+            )
+            await asyncio.to_thread(self._check, partial, writer)
+            if not folder.exists():
+                partial.rename(folder)
+            return folder
+        except (TamperedError, NotFoundError) as error:
+            raise TamperedError(
+                f"Rubric writer {writer.version} is refused, since its stored files are not those that were "
+                f"recorded: {error} Go back with 'onward rubrics rollback', or promote another version."
+            ) from None
+        finally:
+            for leftover in (partial, checkpoints.partial_of(partial)):
+                await asyncio.to_thread(shutil.rmtree, leftover, True)

@@ -1,0 +1,132 @@
+"""A running service scores with the released rubric writer, which commands promote and roll back."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from answered_task import trajectory
+from docs_blocks import run_command
+from rubric_writer import toy_plan
+from safetensors.numpy import load_file, save_file
+
+from onward import config, host
+from onward.bus.buckets import stream_of
+from onward.context import Context
+from onward.contracts import encode, subjects
+from onward.rubrics.policy.episodes import Player
+from onward.rubrics.policy.splits import training_tasks
+from onward.rubrics.policy.warm_start import untrained
+from onward.rubrics.policy.writer import load_writer, save_writer
+from onward.rubrics.tasks import make_task
+from onward.training.writers import WriterFiles, Writers
+from onward.warehouse import queries
+
+TASK = make_task("expense_audit", 3)
+ANSWER = json.dumps(TASK.build(TASK.probes()[0]))
+
+
+def two_writers(folder: Path) -> list[Path]:
+    """Two networks of the same form, whose rubrics for the task differ."""
+    policy, adapter = untrained(toy_plan(), training_tasks((), 4), folder / "raw")
+    first, second = folder / "first", folder / "second"
+    save_writer(Player(policy, adapter), first)
+    shutil.copytree(first, second)
+    weights = load_file(first / "model.safetensors")
+    draw = np.random.default_rng(5)
+    noisy = {name: one + draw.normal(0, 0.5, one.shape).astype(one.dtype) for name, one in weights.items()}
+    save_file(noisy, second / "model.safetensors", metadata={"format": "pt"})
+    return [first, second]
+
+
+async def record(ctx: Context, folder: Path, job_id: str) -> str:
+    """Stores and records a writer as a job does, and returns its version."""
+    prefix, manifest, sha256 = await WriterFiles(ctx.objects, ctx.settings).store(folder, job_id, 1)
+    made = await Writers(ctx.bus, ctx.clock).record(
+        job_id, attempt=1, object_prefix=prefix, manifest_sha256=sha256, digest=manifest.adapter_digest,
+        passed=False, why="Not shown to be better.", evidence={"skill": -0.1, "invalid": 0.0},
+    )  # fmt: skip
+    return made.version
+
+
+async def test_a_running_service_takes_each_release_without_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    data = tmp_path / "data"
+    settings = config.load(
+        environ={},
+        overrides={
+            "data_dir": data, "nats": {"port": 0}, "http": {"api_port": 0},
+            "reward": {
+                "rubric": 1.0, "task_completion": 0, "efficiency": 0, "code_quality": 0, "user_feedback": 0,
+                "rubrics": {"audits": {"family": "expense_audit", "writer": "released"}},
+            },
+        },
+    )  # fmt: skip
+    folders = two_writers(tmp_path)
+
+    async def run(words: str) -> str:
+        code, output = await asyncio.to_thread(run_command, f"onward {words} --dir {data}")
+        assert code == 0, output
+        return output
+
+    async with host.running(settings, roles=("collector", "rewarder")) as loop:
+        ctx, sent = loop.ctx, 0
+
+        async def scored() -> dict[str, Any]:
+            nonlocal sent
+            sent += 1
+            item = trajectory(f"trip-{sent}", "expense_audit/3", ANSWER, "audit")
+            await ctx.bus.publish(subjects.TRAJECTORY, encode(item), msg_id=item.trajectory_id)
+            async with asyncio.timeout(60):
+                while True:
+                    counts = await queries.counts(ctx.warehouse)
+                    if counts["rewarded"] + counts["unscored"] == sent:
+                        break
+                    await asyncio.sleep(0.05)
+            return json.loads(await run(f"rewards explain trip-{sent} --json"))
+
+        none = await scored()
+        assert "No rubric writer is released" in json.dumps(none)
+        versions = [await record(ctx, folder, f"job-{n}") for n, folder in enumerate(folders, 1)]
+        assert versions == ["rubric-writer-v1", "rubric-writer-v2"]
+        code, output = await asyncio.to_thread(
+            run_command, f"onward rubrics promote {versions[0]} --reason x --dir {data}"
+        )
+        assert code == 2 and "did not pass its validation" in output
+        found = []
+        for words in ("promote rubric-writer-v1 --force", "promote rubric-writer-v2 --force", "rollback"):
+            await run(f"rubrics {words} --reason 'looked at it'")
+            found.append((await scored())["components"]["rubric"]["facts"])
+        assert [one["writer"]["version"] for one in found] == [versions[0], versions[1], versions[0]]
+        for facts, folder in zip(found, (*folders, folders[0]), strict=True):
+            rubric = load_writer(folder).write(TASK, lambda topic: "")
+            shares = zip(rubric.checks, rubric.weights, strict=True)
+            assert facts["weights"] == pytest.approx({str(check): float(one) for check, one in shares})
+        assert found[0]["weights"] != found[1]["weights"] and found[0] == found[2]
+        again = json.loads(await run("rewards explain trip-3 --json"))
+        assert again["components"]["rubric"]["facts"] == found[1]  # scored before the rollback: it stays
+        assert "by rubric-writer-v2" in await run("rewards explain trip-3")
+        listed = json.loads(await run("rubrics releases --json"))
+        assert [(one["version"], one["state"]) for one in listed["writers"]] == [
+            ("rubric-writer-v2", "rolled back"), ("rubric-writer-v1", "released"),
+        ]  # fmt: skip
+        assert [one["kind"] for one in listed["changes"]] == ["promoted", "promoted", "rolled back"]
+        assert "rolled back" in await run("rubrics releases")
+        written = json.loads(await run("rubrics generate expense_audit/3 --writer released --json"))
+        assert written["writer"] == "rubric-writer-v1"
+    (tmp_path / "item.json").write_bytes(encode(trajectory("k", "expense_audit/3", ANSWER, "audit")))
+    settings_file = tmp_path / "onward.toml"
+    settings_file.write_text('[reward.rubrics.audits]\nfamily = "expense_audit"\nwriter = "released"\n')
+    line = json.loads(await run(f"rewards score {tmp_path / 'item.json'} -c {settings_file}"))
+    assert "rubric-writer-v1" in json.dumps(line)  # nothing runs: the record is read all the same
+    async with host.records(settings) as bus:
+        await bus.js.delete_stream(stream_of("rl_writers"))  # a folder of an earlier version
+    code, output = await asyncio.to_thread(run_command, f"onward rubrics releases --dir {data}")
+    assert code == 2 and "has no record of rubric writers yet" in output

@@ -1,0 +1,252 @@
+"""Releases of rubric writers by jobs and by operators: crashes, races, damaged files, rollbacks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+from trainer_world import World
+
+from onward.contracts.buckets import ReleasedWriter
+from onward.errors import ConflictError, NotFoundError, TamperedError
+from onward.training import signatures
+from onward.training.job import rubrics
+from onward.training.role import rubrics_attempt
+from onward.training.role.rubrics_attempt import RubricsAttempt
+from onward.training.writers import StoredWriters, WriterFiles, Writers, record
+from onward.training.writers.record import state_of
+
+GAIN = {"mean": 0.2, "low": 0.1, "high": 0.3}
+V1, V2, V3 = (f"rubric-writer-v{number}" for number in (1, 2, 3))
+
+
+class Crash(BaseException):
+    """The process died here."""
+
+
+async def _nothing(*_: Any) -> None:
+    return None
+
+
+class Jobs:
+    """Rubrics jobs whose child is this object: it writes small files and reports given figures."""
+
+    def __init__(self, folder: Path, **settings: Any) -> None:
+        self.world = World(folder, rubrics=settings)
+        self.writers = Writers(self.world.ctx.bus, self.world.clock)  # type: ignore[arg-type]
+        self.files = WriterFiles(self.world.ctx.objects, self.world.settings)
+        self.compared_with: list[str | None] = []
+        self.meanwhile: Callable[[], Awaitable[Any]] = _nothing
+
+    async def run(self, job_id: str, *, attempt: int = 1, **figures: Any) -> dict[str, Any]:
+        """Runs one attempt and returns the metrics of its job."""
+        asked = {
+            "kind": "rubrics", "training_job_id": job_id, "timestamp": "2026-01-05T13:00:00Z",
+            "requester": "tests", "algorithm": "rloo",
+        }  # fmt: skip
+        lease = SimpleNamespace(record=SimpleNamespace(job_id=job_id, attempt=attempt, request=asked))
+        one = RubricsAttempt(self.world.ctx, lease, SimpleNamespace(announce=_nothing))  # type: ignore[arg-type]
+
+        async def compute(folder: Path, made: dict[str, Any]) -> dict[str, Any]:
+            where = folder / rubrics.RUN / "writer"
+            where.mkdir(parents=True, exist_ok=True)
+            number = float(sum(job_id.encode()))  # the weights of each job are its own
+            save_file({"w": np.array([number], dtype=np.float32)}, where / "model.safetensors")
+            (where / "writer.json").write_text('{"base": null}')
+            (where / "chat_template.jinja").write_text("{{ messages }}")
+            released = folder / rubrics.RELEASED
+            name = json.loads(released.read_text())["version"] if released.exists() else None
+            self.compared_with.append(name)
+            found = {"skill": 0.25, "invalid": 0.0, "degenerate": 0.0, "skill_gain": GAIN}
+            found |= {} if name is None else {"released": name, "versus_released": GAIN}
+            await self.meanwhile()
+            return {"metrics": {**found, **figures}, "seconds": 1.0, **made}
+
+        one._compute = compute  # type: ignore[method-assign]
+        return (await one.run_rubrics())["metrics"]
+
+    async def states(self) -> dict[str, str]:
+        pointer = await self.writers.released()
+        return {one.version: state_of(one, pointer) for one in await self.writers.all()}
+
+    async def pointer(self) -> ReleasedWriter:
+        found = await self.writers.released()
+        assert found is not None
+        return found
+
+    async def roll_back(self) -> ReleasedWriter:
+        now, before = await self.writers.target_of_rollback()
+        return await self.writers.roll_back(now.version, before, by="ada", why="too long")
+
+
+async def test_each_writer_is_compared_with_the_one_that_is_released_then(tmp_path: Path) -> None:
+    jobs = Jobs(tmp_path)
+    weak = await jobs.run("weak", skill_gain={"mean": 0.1, "low": -0.1, "high": 0.3})
+    assert (weak["version"], weak["passed"], weak["released_now"]) == (V1, False, False)
+    assert await jobs.writers.released() is None
+    first = await jobs.run("first")
+    assert first["released_now"] and first["policy"] == "rubrics/first/1"
+    worse = await jobs.run("worse", versus_released={"mean": -0.1, "low": -0.2, "high": 0.0})
+    assert not worse["released_now"] and "not worse than rubric-writer-v2" in worse["why"]
+    assert jobs.compared_with == [None, None, V2]
+    assert await jobs.states() == {V1: "not passed", V2: "released", V3: "not passed"}
+    (change,) = (await jobs.pointer()).changes
+    assert (change.kind, change.version, change.before, change.by) == ("released", V2, None, "trainer")
+
+
+@pytest.mark.parametrize("point", ["writers.stored", "writers.recorded", "writers.audited"])
+async def test_a_crash_before_the_pointer_leaves_the_old_writer_and_the_next_attempt_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    jobs = Jobs(tmp_path)
+    await jobs.run("old")
+
+    def crash(name: str) -> None:
+        if name == point:
+            raise Crash
+
+    for module in (record, rubrics_attempt):
+        monkeypatch.setattr(module, "crashpoint", crash)
+    with pytest.raises(Crash):
+        await jobs.run("new")
+    before = await jobs.pointer()
+    assert before.version == V1 and len(before.changes) == 1
+    assert (await StoredWriters(jobs.world.ctx.objects, jobs.world.settings).folder(before)).is_dir()
+    for module in (record, rubrics_attempt):
+        monkeypatch.setattr(module, "crashpoint", lambda name: None)
+    done = await jobs.run("new", attempt=2)
+    assert (done["version"], done["released_now"], done["policy"]) == (V2, True, "rubrics/new/2")
+    assert await jobs.states() == {V1: "released before", V2: "released"}
+
+
+async def test_a_crash_after_the_pointer_releases_nothing_twice_and_undoes_no_rollback(
+    tmp_path: Path,
+) -> None:
+    jobs = Jobs(tmp_path)
+    await jobs.run("old")
+    await jobs.run("new")  # the trainer dies before the job is completed
+    again = await jobs.run("new", attempt=2)
+    assert (again["version"], again["released_now"]) == (V2, True)
+    assert len((await jobs.pointer()).changes) == 2
+    await jobs.roll_back()
+    late = await jobs.run("new", attempt=3)
+    assert not late["released_now"]
+    assert await jobs.states() == {V1: "released", V2: "rolled back"}
+
+
+async def test_rollbacks_go_back_one_release_at_a_time(tmp_path: Path) -> None:
+    jobs = Jobs(tmp_path)
+    with pytest.raises(NotFoundError, match="nothing to roll back"):
+        await jobs.roll_back()
+    for name in ("a", "b", "c"):
+        await jobs.run(name)
+    third = await jobs.pointer()
+    assert (third.version, third.back) == (V3, [V1, V2])
+    assert ((await jobs.roll_back()).version, (await jobs.roll_back()).version) == (V2, V1)
+    assert await jobs.states() == {V1: "released", V2: "rolled back", V3: "rolled back"}
+    with pytest.raises(ConflictError, match="none to go back to"):
+        await jobs.roll_back()
+    promoted = await jobs.writers.release(
+        await jobs.writers.version(V3), kind="promoted", expected=V1, by="ada", why="after all"
+    )
+    assert (promoted.version, promoted.back, promoted.digest) == (V3, [V1], third.digest)
+    audited = [one["event"] for one in jobs.world.published.values()]
+    assert audited == ["writer.released"] * 3 + ["writer.rolled_back"] * 2 + ["writer.promoted"]
+    with pytest.raises(NotFoundError, match="did you mean rubric-writer-v"):
+        await jobs.writers.version("rubric-writer-v33")
+
+
+async def test_a_change_over_a_writer_that_is_not_released_any_more_is_refused(tmp_path: Path) -> None:
+    jobs = Jobs(tmp_path)
+    await jobs.run("a")
+    await jobs.run("b")
+    now, before = await jobs.writers.target_of_rollback()
+    await jobs.roll_back()
+    with pytest.raises(ConflictError, match="changed meanwhile"):
+        await jobs.writers.roll_back(now.version, before, by="bob", why="the same")
+    with pytest.raises(ConflictError, match="released meanwhile"):
+        await jobs.writers.release(
+            await jobs.writers.version(V2), kind="promoted", expected=V2, by="bob", why="x"
+        )
+    assert await jobs.states() == {V1: "released", V2: "rolled back"}
+
+
+async def test_a_writer_is_compared_again_if_another_one_was_released_meanwhile(tmp_path: Path) -> None:
+    jobs = Jobs(tmp_path)
+    await jobs.run("a")
+    await jobs.run("b")
+
+    async def operator() -> None:
+        jobs.meanwhile = _nothing
+        await jobs.roll_back()
+
+    jobs.meanwhile = operator
+    done = await jobs.run("c")
+    assert jobs.compared_with == [None, V1, V2, V1]
+    assert done["released_now"] and "rubric-writer-v1" in done["why"]
+    assert (await jobs.pointer()).back == [V1]
+
+
+@pytest.mark.parametrize(("mode", "alerts"), [("approval", ["approval_needed"]), ("never", [])])
+async def test_a_writer_that_passed_waits_where_the_settings_say_so(
+    tmp_path: Path, mode: str, alerts: list[str]
+) -> None:
+    jobs = Jobs(tmp_path, release=mode)
+    done = await jobs.run("a")
+    assert (done["passed"], done["released_now"]) == (True, False)
+    assert await jobs.states() == {V1: "passed"}
+    assert jobs.world.alerts == alerts
+    version = await jobs.writers.version(V1)
+    await jobs.writers.release(version, kind="promoted", expected=None, by="ada", why="read it")
+    again = await jobs.run("a", attempt=2)  # the trainer died before the job was completed
+    assert (again["released_now"], jobs.world.alerts) == (True, alerts)
+
+
+async def test_files_that_do_not_match_their_hash_are_refused_in_a_sentence(tmp_path: Path) -> None:
+    jobs = Jobs(tmp_path)
+    await jobs.run("a")
+    pointer = await jobs.pointer()
+    copy = await jobs.files.fetch(pointer)
+    weights = copy / "model.safetensors"
+    good = weights.read_bytes()
+    weights.write_bytes(good[:-1] + b"\x7f")
+    assert (await jobs.files.fetch(pointer) / "model.safetensors").read_bytes() == good  # from the store
+    await jobs.world.ctx.objects.put("rubrics/a/1/model.safetensors", good[:-1] + b"\x7f")
+    assert (await jobs.files.fetch(pointer)).is_dir()  # the verified copy needs no store
+    (copy / "model.safetensors").write_bytes(good[:-1] + b"\x7f")
+    with pytest.raises(TamperedError) as refused:
+        await jobs.files.fetch(pointer)
+    assert str(refused.value).startswith(f"Rubric writer {V1} is refused, since its stored files are not")
+    assert "model.safetensors" in str(refused.value) and "onward rubrics rollback" in str(refused.value)
+    await jobs.world.ctx.objects.delete("rubrics/a/1/manifest.json")
+    with pytest.raises(TamperedError, match="has no manifest"):
+        await jobs.files.fetch(pointer)
+
+
+async def test_where_signatures_are_required_an_unsigned_writer_is_refused(tmp_path: Path) -> None:
+    jobs = Jobs(tmp_path)
+    await jobs.run("unsigned")
+    signatures.make_key(jobs.world.settings.run_dir)
+    await jobs.run("signed")
+    models = jobs.world.settings.models.model_copy(update={"require_signature": True})
+    strict = jobs.world.settings.model_copy(update={"models": models})
+    files = WriterFiles(jobs.world.ctx.objects, strict)
+    assert (await files.fetch(await jobs.writers.version(V2))).is_dir()
+    with pytest.raises(TamperedError, match="has no signature"):
+        await files.fetch(await jobs.writers.version(V1))
+
+
+async def test_a_job_is_not_lost_by_a_released_writer_that_is_damaged(tmp_path: Path) -> None:
+    jobs = Jobs(tmp_path)
+    await jobs.run("a")
+    await jobs.world.ctx.objects.delete("rubrics/a/1/writer.json")
+    done = await jobs.run("b")
+    assert not done["released_now"] and "could not be compared" in done["why"]
+    assert jobs.world.alerts == ["writer_refused"]
+    assert await jobs.states() == {V1: "released", V2: "not passed"}
