@@ -14,9 +14,7 @@ def toy_plan(**changes: Any) -> Plan:
         "families": ("expense_audit", "release_notes"),
         "seeds_per_family": 2,
         "size": Size(hidden=32, heads=2, intermediate=64),
-        "warm_start": WarmStart(
-            reading_steps=10, demonstrations=128, steps=40, batch_rows=16, learning_rate=1e-2
-        ),
+        "warm_start": WarmStart(demonstrations=128, steps=40, batch_rows=16, learning_rate=1e-2),
         "steps": 12,
         "tasks_per_step": 4,
         "group_size": 8,

@@ -8,46 +8,76 @@ learning has much to find.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from onward.lm.tokens import TokenRow
 from onward.rubrics.language import WEIGHTS, Criterion, Rubric, serialise
 from onward.rubrics.policy.episodes import Player, answers_of
+from onward.rubrics.policy.exercises import Exercise, Exercises
 from onward.rubrics.tasks import DIMENSIONS, Task
-from onward.rubrics.tasks.baselines import expected_weights
 from onward.rubrics.tasks.rounding import rounded
+
+
+READING = 0.3
+"""Share of the demonstrations that are short and train reading alone."""
+CURIOUS = 0.5
+"""Share of the others whose writer asks until it knows all that it may."""
 
 
 @dataclass(frozen=True)
 class Care:
     """Habits of the writer of demonstrations."""
 
-    informed: float = 0.6
+    informed: float = 0.9
     """Share of questions about what is hidden, and of criteria that are right. The other questions are any,
     and the other criteria are wrong."""
-    weighed: float = 0.6
+    weighed: float = 0.9
     """Share of weights that follow the truth; the others are any weight."""
 
 
-def demonstrate(task: Task, care: Care, rng: random.Random, most_questions: int) -> tuple[list[str], Rubric]:
-    """Returns the topics that the writer asks about, and its rubric."""
-    topics: list[str] = []
-    for _ in range(rng.randint(0, most_questions)):
-        useful = [topic for topic in task.hidden if topic not in topics]
-        left = (
-            useful if useful and rng.random() < care.informed else [t for t in DIMENSIONS if t not in topics]
-        )
+def rows(player: Player, tasks: Sequence[Task], care: Care, count: int, seed: int) -> Iterator[TokenRow]:
+    """Yields the rows of ``count`` demonstrations, made of the words and checks of the families of ``tasks``."""
+    rng = random.Random(f"{seed}/demonstrations")
+    exercises = Exercises(tasks, rng)
+    for _ in range(count):
+        one = exercises.draw()
+        if player.notes and rng.random() < READING:
+            yield _read(player, one.task, rng)
+        else:
+            yield _whole(player, one, care, rng)
+
+
+def _read(player: Player, task: Task, rng: random.Random) -> TokenRow:
+    """Returns the row of a short episode that lists no checks and ends with the notes, which alone are trained."""
+    said = task.brief.partition(". ")[2]
+    topics = rng.sample(task.hidden, min(len(task.hidden), player.questions))
+    ask = answers_of(task)
+    turns = [(topic, ask(topic)) for topic in topics]
+    return player.reading_of(replace(task, brief=said, active=()), turns, known_levels(task, topics))
+
+
+def _whole(player: Player, one: Exercise, care: Care, rng: random.Random) -> TokenRow:
+    topics, rubric = demonstrate(one, care, rng, player.questions)
+    ask = answers_of(one.task)
+    turns = [(topic, ask(topic)) for topic in topics]
+    return player.row_of(one.task, turns, known_levels(one.task, topics), serialise(rubric))
+
+
+def demonstrate(one: Exercise, care: Care, rng: random.Random, most_questions: int) -> tuple[list[str], Rubric]:
+    """Returns the topics that a more or less careful writer asks about, and its rubric."""
+    task, topics = one.task, list[str]()
+    for _ in range(most_questions if rng.random() < CURIOUS else rng.randint(0, most_questions)):
+        left = [topic for topic in DIMENSIONS if topic not in topics]
+        if rng.random() < care.informed:
+            left = [topic for topic in left if topic in task.hidden]
+        if not left:
+            break
         topics.append(rng.choice(left))
-    return topics, rubric_by(task, known_levels(task, topics), care, rng)
-
-
-def rubric_by(task: Task, known: Mapping[str, int | None], care: Care, rng: random.Random) -> Rubric:
-    """Returns the rubric of a more or less careful writer that knows some levels. What it does not know it
-    takes for the average of the family."""
-    weights = rounded(expected_weights(task, {name: level for name, level in known.items() if level is not None}))
+    known = {name: level for name, level in known_levels(task, topics).items() if level is not None}
+    weights = rounded(one.expected(known))
     wrong = np.flatnonzero(weights == 0).tolist()
     criteria = []
     for place in np.flatnonzero(weights).tolist():
@@ -57,17 +87,7 @@ def rubric_by(task: Task, known: Mapping[str, int | None], care: Care, rng: rand
         if rng.random() >= care.weighed:
             weight = rng.choice(WEIGHTS)
         criteria.append(Criterion(task.active[place], weight))
-    return Rubric(criteria)
-
-
-def rows(player: Player, tasks: Sequence[Task], care: Care, seed: int) -> Iterator[TokenRow]:
-    """Yields the row of one demonstration for each task."""
-    for number, task in enumerate(tasks):
-        rng = random.Random(f"{seed}/{number}")
-        topics, rubric = demonstrate(task, care, rng, player.questions)
-        ask = answers_of(task)
-        turns = [(topic, ask(topic)) for topic in topics]
-        yield player.row_of(task, turns, known_levels(task, topics), serialise(rubric))
+    return topics, Rubric(criteria)
 
 
 def known_levels(task: Task, topics: Sequence[str]) -> dict[str, int | None]:

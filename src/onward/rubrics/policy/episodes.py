@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Literal
 
 from onward.lm import paths
@@ -29,6 +30,9 @@ QUESTIONS = 3
 """Most questions of an episode."""
 ANSWER_TOKENS = 600
 """Room for an answer whose grammar does not bound it."""
+
+_REMEMBERED = 4096
+"""Short texts whose tokens and masks are remembered."""
 
 Stage = Literal["ask", "note", "write"]
 Ask = Callable[[str], str]
@@ -88,6 +92,8 @@ class Player:
         self.policy, self.adapter = policy, adapter
         self.questions, self.notes, self.ordered = questions, notes, ordered
         self.chat = Chat(policy.tokenizer)
+        self._encoded = lru_cache(_REMEMBERED)(self.chat.encode)
+        self._replayed = lru_cache(_REMEMBERED)(self._replay)
         self._compile = GrammarCompiler(policy.tokenizer, policy.shape.vocab, self.chat.stop_ids)
         self._sampler = paths.sampler(policy, max_batch=batch)
         self._grammars: dict[Any, CompiledGrammar] = {}
@@ -139,7 +145,7 @@ class Player:
         found = self._grammars.get(task.active)
         if found is None and self.ordered:
             vocab, end = self.policy.shape.vocab, self.chat.end_of_turn
-            found = OrderedRubrics.grammar(task.active, self.chat.encode, vocab, end)
+            found = OrderedRubrics.grammar(task.active, self._encoded, vocab, end)
             found = self._grammars[task.active] = found or self._compile(ordered_grammar(task.active))
         return found or self._grammar(task.active, lambda: schema_of(task.active))
 
@@ -181,16 +187,6 @@ class Player:
         self._append(one, prompts.notes(notes), self.notes_grammar())
         return one.row
 
-    def writing_of(self, task: Task, notes: Mapping[str, int | None], rubric: str) -> TokenRow:
-        """Returns the row of an episode without questions in which the rubric alone is trained."""
-        one = self._asked(task, (), as_context=True)
-        if self.notes:
-            text = prompts.notes(notes)
-            self._append(one, text, self.notes_grammar(), as_context=True)
-            one.context = self._extended(one, text, prompts.NOW)
-        self._append(one, rubric, self.rubric_grammar(task))
-        return one.row
-
     def _asked(self, task: Task, turns: Sequence[tuple[str, str]], *, as_context: bool) -> _Running:
         """Returns the beginning of an episode, with its questions and answers."""
         one = self._start(task, lambda _: "", 1.0)
@@ -212,11 +208,15 @@ class Player:
     def _append(
         self, one: _Running, text: str, grammar: CompiledGrammar, *, as_context: bool = False
     ) -> None:
-        ids = [*self.chat.encode(text), self.chat.end_of_turn]
         if as_context:
-            one.row.extend([*one.context, *ids], [])
+            one.row.extend([*one.context, *self._encoded(text), self.chat.end_of_turn], [])
         else:
-            one.row.extend(one.context, ids, allowed=grammar.replay(ids))
+            ids, allowed = self._replayed(text, grammar)
+            one.row.extend(one.context, ids, allowed=allowed)
+
+    def _replay(self, text: str, grammar: CompiledGrammar) -> tuple[list[int], Any]:
+        ids = [*self._encoded(text), self.chat.end_of_turn]
+        return ids, grammar.replay(ids)
 
     def _start(self, task: Task, ask: Ask, temperature: float) -> _Running:
         messages = prompts.opening(task)

@@ -1,66 +1,90 @@
-"""Exercises for the warm start: how a brief is read, and what a rubric makes of notes.
+"""Tasks for the warm start: words of the training families, with drawn preferences and invented lists of checks.
 
-A writer that learns from whole episodes alone finds the best rubric for every task at once, and never reads
-the brief: few of an episode's tokens depend on it, and only through two steps. An exercise is one of the
-steps. Reading: statements and answers are context, the notes are trained. Writing: the notes are context, and
-there is no brief.
+The families are few. A writer that imitates rubrics of their own tasks knows their lists by heart, and finds
+the best rubric of each without reading its brief. Here each task has other preferences, and a list of checks
+that no family has: what is left to learn is how a brief is read, and what a rubric makes of it. No truth of a
+task is in an exercise, and no pair of preferences that is kept for judging.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
-from onward.lm.tokens import TokenRow
-from onward.rubrics.language import serialise
-from onward.rubrics.policy.demonstrations import Care, rubric_by
-from onward.rubrics.policy.episodes import Player
+import numpy as np
+
+from onward.rubrics.check import Check
 from onward.rubrics.tasks import DIMENSIONS, Task
-from onward.rubrics.tasks.family import family_of, truth_table_of
-from onward.rubrics.tasks.phrases import answer, brief_sentence
-from onward.rubrics.tasks.truth import LEVELS
+from onward.rubrics.tasks.designs import ACTIVE
+from onward.rubrics.tasks.family import Pick, family_of
+from onward.rubrics.tasks.phrases import ALL_STATED, brief_sentence
+from onward.rubrics.tasks.truth import TruthTable, truth_table
 
-READING = 0.7
-"""Share of the exercises that train reading; the others train writing."""
-WITH_CHECKS = 0.5
-"""Share of the reading exercises that list checks, as episodes do; the others are shorter."""
+LISTS = 400
+"""Invented lists of checks."""
+ALL_STATED_SHARE = 0.2
+"""Share of the exercises whose brief states all dimensions, as in tasks."""
+HIDDEN = 3
+"""Dimensions that the brief leaves out in the others."""
 SEEDS = 1_000_000
 """Seeds of exercises, which decide the wording of answers."""
 
 
-CAREFUL = Care(informed=1.0, weighed=1.0)
+@dataclass(frozen=True)
+class Exercise:
+    """A task with drawn preferences, and all truths that its list of checks may have."""
+
+    task: Task
+    table: TruthTable
+
+    def expected(self, known: dict[str, int]) -> np.ndarray:
+        """Returns the mean weight of each active check, given the levels of some dimensions."""
+        return self.table.posterior(known)
 
 
-def exercise_rows(player: Player, tasks: Sequence[Task], count: int, seed: int) -> Iterator[TokenRow]:
-    """Yields ``count`` exercises about the families of ``tasks``. Their preferences are drawn, not a task's:
-    no truth of a task is in them."""
-    rng = random.Random(f"{seed}/exercises")
-    for _ in range(count):
-        task = rng.choice(tasks)
-        if rng.random() < READING:
-            yield _reading(player, task, rng)
-        else:
-            yield _writing(player, task, rng)
+class Exercises:
+    """Draws exercises from the families of some tasks."""
+
+    def __init__(self, tasks: Sequence[Task], rng: random.Random) -> None:
+        self._tasks, self._rng = tasks, rng
+        families = sorted({task.family for task in tasks})
+        picks = [one for family in families for one in family_of(family).picks]
+        self._lists = [_invented(picks, rng) for _ in range(LISTS)]
+
+    def draw(self) -> Exercise:
+        rng = self._rng
+        task, (active, table) = rng.choice(self._tasks), rng.choice(self._lists)
+        row = rng.choice(table.training_rows)
+        levels = dict(zip(DIMENSIONS, map(int, table.levels[row]), strict=True))
+        hidden = () if rng.random() < ALL_STATED_SHARE else rng.sample(DIMENSIONS, HIDDEN)
+        stated = rng.sample([name for name in DIMENSIONS if name not in hidden], len(DIMENSIONS) - len(hidden))
+        noun, goal = family_of(task.family).noun, f"{task.brief.partition('. ')[0]}."
+        said = [brief_sentence(name, levels[name], noun, rng) for name in stated]
+        end = () if hidden else (ALL_STATED.format(noun=noun),)
+        drawn = replace(
+            task,
+            seed=rng.randrange(SEEDS),
+            brief=" ".join((goal, *said, *end)),
+            active=active,
+            weights=table.weights[row],
+            levels=levels,
+            hidden=tuple(name for name in DIMENSIONS if name in hidden),
+        )
+        return Exercise(drawn, table)
 
 
-def _reading(player: Player, task: Task, rng: random.Random) -> TokenRow:
-    levels = {name: rng.choice(LEVELS) for name in DIMENSIONS}
-    order = rng.sample(DIMENSIONS, len(DIMENSIONS))
-    stated, rest = order[: (split := rng.randint(1, len(order)))], order[split:]
-    asked = rest[: rng.randint(min(1, player.questions), player.questions)]
-    noun, goal = family_of(task.family).noun, task.brief.partition(". ")[0]
-    said = [brief_sentence(name, levels[name], noun, rng) for name in stated]
-    drawn = rng.randrange(SEEDS)
-    turns = [(name, answer(task.family, drawn, name, levels[name])) for name in asked]
-    listed = task.active if rng.random() < WITH_CHECKS else ()
-    shown = replace(task, brief=" ".join((f"{goal}.", *said)), active=listed)
-    return player.reading_of(shown, turns, {name: levels[name] for name in (*stated, *asked)})
-
-
-def _writing(player: Player, task: Task, rng: random.Random) -> TokenRow:
-    table = truth_table_of(task.family)
-    levels = dict(zip(DIMENSIONS, map(int, table.levels[rng.choice(table.training_rows)]), strict=True))
-    known = {name: levels[name] for name in rng.sample(DIMENSIONS, rng.randint(3, len(DIMENSIONS)))}
-    rubric = serialise(rubric_by(task, known, CAREFUL, rng))
-    return player.writing_of(replace(task, brief=""), known, rubric)
+def _invented(picks: Sequence[Pick], rng: random.Random) -> tuple[tuple[Check, ...], TruthTable]:
+    """Returns a list, in canonical order, with a check about each dimension and others of different kinds. A
+    kind counts as much as in the families on the average, since no list shows what it counts in its own."""
+    mixed, chosen = rng.sample(picks, len(picks)), dict[str, Pick]()
+    first = [next(one for one in mixed if one.dimension == name) for name in DIMENSIONS]
+    for one in (*first, *mixed):
+        if len(chosen) < ACTIVE:
+            chosen.setdefault(one.name, one)
+    bases = {
+        name: float(np.mean([one.base for one in picks if one.name == name])) for name in chosen
+    }
+    checks = {Check(one.name, rng.choice(one.training_args)): one for one in chosen.values()}
+    active = tuple(sorted(checks))
+    return active, truth_table(tuple((checks[check].dimension, bases[check.name]) for check in active))

@@ -20,25 +20,18 @@ PLAN = "plan.json"
 
 @dataclass(frozen=True)
 class WarmStart:
-    """Supervised learning before any reward: first how a brief is read, then the form of an episode. The
-    second part is short on purpose."""
+    """Supervised learning of demonstrations, before any reward."""
 
-    reading_steps: int = 1200
-    """Steps on exercises that end with the notes; none for a writer without notes."""
-    reading_rows: int = 32
-    reading_rate: float = 5e-3
-    demonstrations: int = 2000
-    steps: int = 300
-    batch_rows: int = 16
-    learning_rate: float = 5e-3
+    demonstrations: int = 9_000
+    """Demonstrations that are made; more steps repeat them."""
+    steps: int = 1_000
+    batch_rows: int = 32
+    learning_rate: float = 4e-3
     care: Care = field(default_factory=Care)
 
     def __post_init__(self) -> None:
         refuse_out_of_range(
             self,
-            reading_steps=self.reading_steps >= 0,
-            reading_rows=self.reading_rows >= 1,
-            reading_rate=self.reading_rate > 0,
             demonstrations=self.demonstrations >= 1,
             steps=self.steps >= 1,
             batch_rows=self.batch_rows >= 1,

@@ -1,4 +1,4 @@
-"""The warm start of a rubric writer: its base model, exercises in reading, and careless demonstrations.
+"""The warm start of a rubric writer: its base model, and supervised learning of demonstrations.
 
 For ``tiny`` the base is made from the texts of the training families, and all weights are trained. Another
 model keeps its weights and gets an adapter.
@@ -7,23 +7,19 @@ model keeps its weights and gets an adapter.
 from __future__ import annotations
 
 import math
-import random
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from onward.lm import paths, sft
 from onward.lm.model import LanguageModel
-from onward.lm.tokens import TokenRow
 from onward.rubrics.language import WEIGHTS
-from onward.rubrics.policy import demonstrations, exercises, prompts, vocabulary
+from onward.rubrics.policy import demonstrations, prompts, vocabulary
 from onward.rubrics.policy.episodes import Player, answers_of
 from onward.rubrics.policy.plan import TINY, Plan
 from onward.rubrics.tasks import CHECKS, DIMENSIONS, TOPICS, Task
 
 ADAPTER = "writer"
-_EXERCISES = 5_000
-"""Most exercises that are made; longer reading repeats them."""
 _TEXTS = 32
 """Tasks of each family whose briefs and answers the vocabulary is made of."""
 
@@ -42,40 +38,23 @@ def untrained(plan: Plan, tasks: Sequence[Task], folder: Path) -> tuple[Language
 
 
 def warm_up(plan: Plan, player: Player, tasks: Sequence[Task], emit: Emit) -> None:
-    """Trains the player's policy on exercises in reading, and then on demonstrations."""
+    """Trains the player's policy on demonstrations."""
     start = plan.warm_start
-    reading = start.reading_steps if player.notes else 0
-    total = reading + start.steps
-    if reading:
-        count = min(reading * start.reading_rows, _EXERCISES)
-        rows = list(exercises.exercise_rows(player, tasks, count, plan.seed))
-        for step, loss in _fitted(player, rows, start.reading_rate, start.reading_rows, reading, plan.seed):
-            emit("warm_start", step=step, total=total, loss=loss)
-    rng = random.Random(f"{plan.seed}/demonstrations")
-    shown = [rng.choice(tasks) for _ in range(start.demonstrations)]
-    rows = list(demonstrations.rows(player, shown, start.care, plan.seed))
-    for step, loss in _fitted(player, rows, start.learning_rate, start.batch_rows, start.steps, plan.seed):
-        emit("warm_start", step=reading + step, total=total, loss=loss)
-
-
-def _fitted(
-    player: Player, rows: Sequence[TokenRow], rate: float, batch: int, steps: int, seed: int
-) -> Iterator[tuple[int, float]]:
-    """Trains on ``rows``, as often as ``steps`` need; yields the number and the loss of each step."""
+    rows = list(demonstrations.rows(player, tasks, start.care, start.demonstrations, plan.seed))
     for done in sft.fit(
         player.policy,
         player.adapter,
         rows,
-        learning_rate=rate,
-        batch_rows=batch,
-        epochs=math.ceil(steps * batch / len(rows)),
-        max_steps=steps,
+        learning_rate=start.learning_rate,
+        batch_rows=start.batch_rows,
+        epochs=math.ceil(start.steps * start.batch_rows / start.demonstrations),
+        max_steps=start.steps,
         micro_batch_tokens=8192,
         schedule="linear",
-        warmup_steps=min(10, steps // 2),
-        seed=seed,
+        warmup_steps=min(40, start.steps // 2),
+        seed=plan.seed,
     ):
-        yield done.step, done.loss
+        emit("warm_start", step=done.step, total=start.steps, loss=done.loss)
 
 
 def _texts(tasks: Sequence[Task]) -> dict[str, list[str]]:

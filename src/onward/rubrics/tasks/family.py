@@ -32,6 +32,11 @@ class Pick:
     def dimension(self) -> str:
         return CHECKS[self.name].dimension
 
+    @property
+    def training_args(self) -> tuple[str, ...]:
+        """The arguments that tasks for training have."""
+        return self.args[:-1] or self.args
+
 
 def pick(name: str, base: int, *args: str) -> Pick:
     """Returns a check of a family; without ``args`` it is a check that takes none."""

@@ -199,7 +199,7 @@ def _argument(one: Pick, split: str, draw: random.Random) -> str:
     """Training draws from all arguments but the last, the split of new parameters takes the last."""
     if len(one.args) == 1 or split == "new_parameters":
         return one.args[-1]
-    return one.args[int(draw.random() * (len(one.args) - 1))]
+    return one.training_args[int(draw.random() * len(one.training_args))]
 
 
 def _assembled(

@@ -24,7 +24,7 @@ RESERVED: Mapping[tuple[str, str], tuple[int, int]] = {
 """Pairs of dimensions and pairs of their levels that only the split ``new_preferences`` has."""
 
 
-def weights_of(picks: tuple[tuple[str, int], ...], levels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def weights_of(picks: tuple[tuple[str, float], ...], levels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Returns the weights of the picked checks for each row of ``levels`` (n, 6), and which are valid.
 
     ``picks`` has the dimension and the base of each check. The weight is proportional to base times level.
@@ -88,7 +88,7 @@ class TruthTable:
         return self.weights[chosen].mean(axis=0)
 
 
-def truth_table(picks: tuple[tuple[str, int], ...]) -> TruthTable:
+def truth_table(picks: tuple[tuple[str, float], ...]) -> TruthTable:
     """Enumerates the 729 preferences and keeps those within the limits."""
     levels = np.array(list(product(LEVELS, repeat=len(DIMENSIONS))))
     weights, within = weights_of(picks, levels)

@@ -11,5 +11,5 @@ from onward.rubrics.policy.warm_start import untrained
 @pytest.fixture(scope="session")
 def player(tmp_path_factory: pytest.TempPathFactory) -> Player:
     """A player of an untrained tiny network."""
-    policy, adapter = untrained(toy_plan(), training_tasks((), 4), tmp_path_factory.mktemp("tiny-writer"))
+    policy, adapter = untrained(toy_plan(), training_tasks((), 32), tmp_path_factory.mktemp("tiny-writer"))
     return Player(policy, adapter)

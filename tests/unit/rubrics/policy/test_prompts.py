@@ -11,7 +11,7 @@ from onward.rubrics.policy import prompts
 
 def test_the_brief_lists_its_checks_in_canonical_order() -> None:
     made = prompts.brief_of("Audit.", [Check("row_count", "all"), Check("date_iso")])
-    assert made == 'Audit.\nChecks:\n"date_iso": ""\n"row_count": "all"'
+    assert made == 'Checks:\n"date_iso": ""\n"row_count": "all"\nAudit.'
 
 
 @pytest.mark.parametrize("topic", ["accuracy", "brevity", None])

@@ -8,7 +8,7 @@ from onward.rubrics.policy import prompts
 from onward.rubrics.policy.episodes import Player
 from onward.rubrics.policy.plan import Plan
 from onward.rubrics.policy.splits import training_tasks
-from onward.rubrics.policy.vocabulary import Size, build
+from onward.rubrics.policy.vocabulary import Size, build, phrases_of
 from onward.rubrics.tasks import CHECKS, TOPICS
 
 
@@ -34,7 +34,22 @@ def test_any_text_is_read_whole(player: Player) -> None:
 
 def test_words_of_one_family_are_spelled_out_and_those_of_many_are_not(player: Player) -> None:
     assert len(player.chat.encode(" expense")) > 1
-    assert len(player.chat.encode(" report")) == 1
+    assert len(player.chat.encode(" plan")) == 1
+
+
+def test_a_statement_or_an_answer_is_few_tokens_in_a_family_that_was_never_seen(player: Player) -> None:
+    text = " The itinerary stands or falls with exact numbers."
+    pieces = [player.policy.tokenizer.decode([token]) for token in player.chat.encode(text)]
+    assert pieces[0] == " The" and pieces[-1] == " stands or falls with exact numbers."
+    answer = prompts.answered("brevity", "You can leave that aside.")
+    assert len(player.chat.encode(answer)) == 1
+
+
+def test_phrases_are_runs_of_words_that_families_share_and_end_with_a_sentence() -> None:
+    texts = {
+        name: [[" the", f" {name}", " counts", " most.", " And", " more."]] * 6 for name in ("a", "b", "c")
+    }
+    assert phrases_of(texts) == [" counts most.", " And more."]
 
 
 def test_the_tiny_network_has_at_most_two_million_weights(tmp_path: Path) -> None:
