@@ -25,7 +25,6 @@ from rich.console import Console
 from machine import machine
 from onward.progress import Bars
 from onward.rubrics.policy.display import draw_curves, shown
-from onward.rubrics.policy.demonstrations import Care
 from onward.rubrics.policy.evaluation import Judged, controls, difference, judged, reference_points, shuffled
 from onward.rubrics.policy.plan import TINY, Plan, WarmStart
 from onward.rubrics.policy.splits import HELD_OUT, SPLITS, judging_tasks
@@ -34,24 +33,15 @@ from onward.rubrics.policy.writer import load_player
 
 TEMPERATURES = (1.0, 0.0)
 SHORT = Plan(
-    steps=8,
+    steps=6,
     tasks_per_step=3,
     group_size=4,
-    learning_rate=5e-4,
-    eval_every=8,
+    learning_rate=2e-4,
+    eval_every=6,
     eval_tasks=4,
     save_every=1,
     seeds_per_family=16,
-    warm_start=WarmStart(
-        reading_steps=16,
-        reading_rows=8,
-        reading_rate=1e-3,
-        demonstrations=96,
-        steps=12,
-        batch_rows=8,
-        learning_rate=1e-3,
-        care=Care(0.9, 0.9),
-    ),
+    warm_start=WarmStart(demonstrations=288, steps=36, batch_rows=8, learning_rate=1e-3),
 )
 """The plan for a language model of some 100 million weights on two cores."""
 
@@ -133,7 +123,7 @@ def main() -> int:
     preset = replace(preset, steps=preset.steps if given.steps is None else given.steps)
     if given.quick:
         given.seeds, given.tasks = given.seeds[:1], 2
-        start = replace(preset.warm_start, reading_steps=4, demonstrations=64, steps=4)
+        start = replace(preset.warm_start, demonstrations=64, steps=4)
         preset = replace(preset, steps=1, warm_start=start)
     temperatures = TEMPERATURES[: 1 if given.short else None]
     runs: dict[str, Any] = {}

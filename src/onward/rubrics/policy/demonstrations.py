@@ -1,8 +1,9 @@
-"""Demonstrations for the warm start: episodes of a careless writer, made from the truth of training tasks.
+"""Demonstrations for the warm start: episodes of a writer that is not always careful, on exercises.
 
-They show the form (valid rubrics in canonical order, questions about real topics) and how a brief is read:
-the notes are right. What a rubric makes of the notes they show only as a tendency, so that reinforcement
-learning has much to find.
+The notes are right, and the rubric is the best one by what is known, but for some wrong criteria and weights.
+All tokens of an episode are trained. Episodes alone teach a small network slowly to read, so some
+demonstrations are short and end with the notes. What counts in a family, when to ask and how to avoid the
+demonstrations' mistakes is left to reinforcement learning.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ from onward.rubrics.policy.episodes import Player, answers_of
 from onward.rubrics.policy.exercises import Exercise, Exercises
 from onward.rubrics.tasks import DIMENSIONS, Task
 from onward.rubrics.tasks.rounding import rounded
-
 
 READING = 0.3
 """Share of the demonstrations that are short and train reading alone."""
@@ -39,7 +39,7 @@ class Care:
 
 
 def rows(player: Player, tasks: Sequence[Task], care: Care, count: int, seed: int) -> Iterator[TokenRow]:
-    """Yields the rows of ``count`` demonstrations, made of the words and checks of the families of ``tasks``."""
+    """Yields the rows of ``count`` demonstrations, from the words and checks of the families of ``tasks``."""
     rng = random.Random(f"{seed}/demonstrations")
     exercises = Exercises(tasks, rng)
     for _ in range(count):
@@ -51,7 +51,8 @@ def rows(player: Player, tasks: Sequence[Task], care: Care, count: int, seed: in
 
 
 def _read(player: Player, task: Task, rng: random.Random) -> TokenRow:
-    """Returns the row of a short episode that lists no checks and ends with the notes, which alone are trained."""
+    """Returns the row of a short episode that lists no checks. It ends with the notes, which alone are
+    trained."""
     said = task.brief.partition(". ")[2]
     topics = rng.sample(task.hidden, min(len(task.hidden), player.questions))
     ask = answers_of(task)
@@ -66,7 +67,9 @@ def _whole(player: Player, one: Exercise, care: Care, rng: random.Random) -> Tok
     return player.row_of(one.task, turns, known_levels(one.task, topics), serialise(rubric))
 
 
-def demonstrate(one: Exercise, care: Care, rng: random.Random, most_questions: int) -> tuple[list[str], Rubric]:
+def demonstrate(
+    one: Exercise, care: Care, rng: random.Random, most_questions: int
+) -> tuple[list[str], Rubric]:
     """Returns the topics that a more or less careful writer asks about, and its rubric."""
     task, topics = one.task, list[str]()
     for _ in range(most_questions if rng.random() < CURIOUS else rng.randint(0, most_questions)):

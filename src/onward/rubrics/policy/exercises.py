@@ -1,4 +1,4 @@
-"""Tasks for the warm start: words of the training families, with drawn preferences and invented lists of checks.
+"""Tasks for the warm start: words of the training families, drawn preferences, invented lists of checks.
 
 The families are few. A writer that imitates rubrics of their own tasks knows their lists by heart, and finds
 the best rubric of each without reading its brief. Here each task has other preferences, and a list of checks
@@ -58,7 +58,9 @@ class Exercises:
         row = rng.choice(table.training_rows)
         levels = dict(zip(DIMENSIONS, map(int, table.levels[row]), strict=True))
         hidden = () if rng.random() < ALL_STATED_SHARE else rng.sample(DIMENSIONS, HIDDEN)
-        stated = rng.sample([name for name in DIMENSIONS if name not in hidden], len(DIMENSIONS) - len(hidden))
+        stated = rng.sample(
+            [name for name in DIMENSIONS if name not in hidden], len(DIMENSIONS) - len(hidden)
+        )
         noun, goal = family_of(task.family).noun, f"{task.brief.partition('. ')[0]}."
         said = [brief_sentence(name, levels[name], noun, rng) for name in stated]
         end = () if hidden else (ALL_STATED.format(noun=noun),)
@@ -82,9 +84,7 @@ def _invented(picks: Sequence[Pick], rng: random.Random) -> tuple[tuple[Check, .
     for one in (*first, *mixed):
         if len(chosen) < ACTIVE:
             chosen.setdefault(one.name, one)
-    bases = {
-        name: float(np.mean([one.base for one in picks if one.name == name])) for name in chosen
-    }
+    bases = {name: float(np.mean([one.base for one in picks if one.name == name])) for name in chosen}
     checks = {Check(one.name, rng.choice(one.training_args)): one for one in chosen.values()}
     active = tuple(sorted(checks))
     return active, truth_table(tuple((checks[check].dimension, bases[check.name]) for check in active))

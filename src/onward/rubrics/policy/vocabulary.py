@@ -75,8 +75,7 @@ def build(folder: Path, texts: Texts, words: Sequence[str], size: Size | None = 
         kv_heads=size.heads,
         intermediate=size.intermediate,
         max_positions=size.max_positions,
-        initializer_range=size.hidden
-        ** -0.5,  # with 0.02 a narrow one attends to nothing
+        initializer_range=size.hidden**-0.5,  # with 0.02 a narrow one attends to nothing
     )
 
 
@@ -92,20 +91,23 @@ def phrases_of(texts: Mapping[str, Sequence[Sequence[str]]]) -> list[str]:
     users: Counter[str] = Counter()
     for some in texts.values():
         users.update({piece for text in some for piece in text if _WORD.fullmatch(piece)})
-    letters = {word: chr(_FIRST_LETTER + n) for n, word in enumerate(w for w in users if users[w] >= least)}
+    shared = sorted(word for word, n in users.items() if n >= least)
+    letters = {word: chr(_FIRST_LETTER + place) for place, word in enumerate(shared)}
     runs = {family: [run for text in some for run in _runs(text, letters)] for family, some in texts.items()}
     joined = Tokenizer(models.BPE())
     joined.train_from_iterator(
         [run for some in runs.values() for run in some],
-        trainers.BpeTrainer(
-            vocab_size=len(letters) + PHRASES, min_frequency=LEAST_USES, show_progress=False
-        ),
+        trainers.BpeTrainer(vocab_size=len(letters) + PHRASES, min_frequency=LEAST_USES, show_progress=False),
     )
     families: Counter[str] = Counter()
     for some in runs.values():
         families.update({token for run in some for token in joined.encode(run).tokens})
     words = {letter: word for word, letter in letters.items()}
-    found = ["".join(map(words.__getitem__, token)) for token, n in families.items() if n >= least and len(token) > 1]
+    found = [
+        "".join(map(words.__getitem__, token))
+        for token, n in families.items()
+        if n >= least and len(token) > 1
+    ]
     return sorted(found, key=lambda phrase: (-len(phrase), phrase))
 
 

@@ -1,4 +1,4 @@
-"""Exercises of the warm start: nothing of a family's truth, nothing that is kept for judging, and right rubrics."""
+"""Exercises of the warm start: no truth of a family, nothing that is kept for judging, right rubrics."""
 
 from __future__ import annotations
 
@@ -77,7 +77,8 @@ def test_a_careful_writer_that_knows_all_takes_what_counts_and_nothing_else() ->
 def test_a_careless_writer_takes_wrong_checks_too() -> None:
     rng = random.Random(1)
     wrong = [
-        sum(one.task.weights[one.task.active.index(check)] == 0 for check in rubric.checks) / len(rubric.checks)
+        sum(one.task.weights[one.task.active.index(check)] == 0 for check in rubric.checks)
+        / len(rubric.checks)
         for one in DRAWN
         if not one.task.hidden
         for _, rubric in [demonstrate(one, Care(0.6, 1.0), rng, 0)]
@@ -90,7 +91,8 @@ def test_notes_of_a_demonstration_have_what_was_said_and_nothing_else() -> None:
     first = one.task.hidden[0]
     noted = known_levels(one.task, [first])
     assert noted == {
-        name: None if name in one.task.hidden and name != first else one.task.levels[name] for name in DIMENSIONS
+        name: None if name in one.task.hidden and name != first else one.task.levels[name]
+        for name in DIMENSIONS
     }
 
 
