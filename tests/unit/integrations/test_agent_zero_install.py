@@ -288,17 +288,26 @@ def run(*words: object) -> tuple[int, str]:
 
 def test_commands_report_and_refuse(zero: Path, tmp_path: Path) -> None:
     code, output = run("install", "--path", zero, "--dry-run")
-    assert code == 0 and "Nothing was written: this was a dry run." in output
-    assert f"new      {ROLE}" in output
+    assert code == 0 and "Nothing was changed: this was a dry run." in output
+    assert f"would add    {ROLE}" in output
     code, output = run("install", "--path", zero)
-    assert code == 0 and output.splitlines()[-1].startswith("The plugin is in ")
+    assert code == 0 and f"new      {ROLE}" in output
+    *_, counted, last = output.splitlines()
+    count = int(counted.removesuffix(" new."))
+    assert (
+        last.startswith("The plugin is in ")
+        and "Plugins, tab Custom, the switch of the card 'Onward'" in last
+    )
+    code, output = run("uninstall", "--path", zero, "--dry-run")
+    assert code == 0 and f"would remove {ROLE}" in output and "removed" not in output
+    assert output.splitlines()[-1] == f"would remove {count}. Nothing was changed: this was a dry run."
     code, output = run("install", "--path", tmp_path)
     assert code == 2
     assert len(output.splitlines()) == 1 and "is no Agent Zero: expected agent.py and helpers/" in output
     nowhere = ("--gateway", "http://127.0.0.1:9", "--nats", "nats://127.0.0.1:9")
     code, output = run("check", "--path", zero, *nowhere)
     assert code == 1
-    assert [line[:4] for line in output.splitlines()] == ["ok  "] * 4 + ["FAIL"] * 2
+    assert [line[:4] for line in output.splitlines()] == ["ok  "] * 5 + ["FAIL"] * 2
     code, output = run("uninstall", "--path", zero, "--json")
     assert code == 0 and {step["action"] for step in json.loads(output)} == {"removed"}
     code, output = run("uninstall", "--path", zero)
