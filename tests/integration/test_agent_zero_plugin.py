@@ -20,10 +20,12 @@ from typing import Any, ClassVar
 import pytest
 from agent_zero_host import Agent, Host, Line, Message, TemporaryError, UserMessage, say
 from agent_zero_world import recorded, until
+from poisoned_worker import interpreter
 
 from onward.bus import Bus, NatsServer
 from onward.clock import utc_text
 from onward.contracts import examples, subjects
+from onward.integrations.agent_zero.worker.failed import FailedTasks
 
 CHILD = Path(__file__).parent.parent / "worlds" / "agent_zero_child.py"
 AWAY = "nats://127.0.0.1:9"
@@ -166,6 +168,36 @@ async def test_a_killed_worker_is_started_again_and_loses_and_repeats_nothing(
         await until(lambda: host.runtime.feed.worker_pid)
         os.kill(host.runtime.feed.worker_pid, signal.SIGKILL)
     await check_counts(host, expected)
+
+
+async def test_a_task_that_ends_the_worker_each_time_is_put_aside_and_the_others_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program, poison = interpreter(tmp_path)
+    with Host(tmp_path / "a0", config={"python": str(program)}) as host:
+        monkeypatch.setattr("usr.plugins.onward.helpers.feed.PAUSES", (0.05, 0.2))
+        for text in ("First", "Secret poison", "Second"):
+            assert await host.ask(text) == "done"
+        await until(lambda: status(host)["recorded"] == 2 and status(host)["set_aside"] == 1)
+        assert status(host)["waiting"] == 0
+        data = data_of(host)
+        for path in data.rglob("*"):
+            assert not path.is_file() or b"Secret poison" not in path.read_bytes(), path
+        (found,) = FailedTasks(data).all()
+        assert found.error == "the worker ended with signal 9 on it 3 times"
+
+        pid = host.runtime.feed.worker_pid
+        assert FailedTasks(data).ask_again() == 1  # it ends the worker once more, and is not tried again
+        await until(lambda: host.runtime.feed.worker_pid not in (None, pid))
+        await host.ask("Third")
+        await until(lambda: status(host)["recorded"] == 3)
+        assert status(host)["set_aside"] == 1
+
+        poison.unlink()
+        assert FailedTasks(data).ask_again() == 1
+        await until(lambda: status(host)["recorded"] == 4 and status(host)["set_aside"] == 0)
+    stored = [one["task_context"]["instructions"] for one in recorded(data)]
+    assert stored == ["First", "Second", "Third", "Secret poison"]
 
 
 async def test_a_killed_agent_zero_leaves_the_task_in_progress_as_abandoned(tmp_path: Path) -> None:

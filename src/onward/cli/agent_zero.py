@@ -67,9 +67,9 @@ def install_(
         )
     if not dry_run and not as_json:
         say(
-            f"The plugin is in {path / install.PLUGIN}. Restart Agent Zero, then switch it on in its web page: "
-            f"Plugins, tab Custom, the switch of the card 'Onward'. 'Config' on that card has the addresses "
-            f"of the gateway and of NATS."
+            f"The plugin is in {path / install.PLUGIN}. Restart Agent Zero, then switch the plugin on in its "
+            f"web page: Plugins, tab Custom, the switch of the card 'Onward'. 'Config' on that card has the "
+            f"addresses of the gateway and of NATS."
         )
 
 
@@ -123,14 +123,15 @@ def retry(path: Root) -> None:
         count = FailedTasks(path / install.PLUGIN / "data").ask_again()
     except OSError as error:
         raise ConfigError(
-            f"{path / install.PLUGIN / 'data'} cannot be written ({error.strerror}): run this as the user that "
-            f"Agent Zero runs as."
+            f"{path / install.PLUGIN / 'data'} cannot be written ({error.strerror}): run this as the user "
+            f"that Agent Zero runs as."
         ) from None
     if not count:
         say("No task was put aside.")
         return
     say(
-        f"{count} put aside: the worker tries each once more while Agent Zero runs. See onward agent-zero check."
+        f"{count} put aside: the worker tries each once more while Agent Zero runs. What is left then: "
+        f"onward agent-zero check --path {path}"
     )
 
 

@@ -103,7 +103,6 @@ class ValidateTrajectory(Arguments):
     schema_name: Literal[SCHEMAS] = Field(  # type: ignore[valid-type]
         SCHEMAS[0], alias="schema", description="Name of the schema file."
     )
-    offset: Offset = 0
 
 
 class RedactSensitiveInfo(Arguments):

@@ -50,10 +50,9 @@ async def validate_trajectory(box: Toolbox, arguments: ValidateTrajectory) -> di
     try:
         found = validate(arguments.trajectory_data, MODELS[arguments.schema_name])
     except ContractError as error:
-        faults = [fault.removeprefix(".") for fault in error.faults[arguments.offset :]]
-        items = {"items": faults} if faults else {}
-        said = {"reason": error.reason, "error": str(error)}
-        return {"valid": False, "schema": arguments.schema_name, **said, **items}
+        faults = [fault.removeprefix(".") for fault in error.faults]
+        said = {"reason": error.reason, "error": str(error), "faults": faults}
+        return {"valid": False, "schema": arguments.schema_name, **said}
     turns = {"turns": len(found.turns)} if isinstance(found, Trajectory) else {}
     return {"valid": True, "schema": arguments.schema_name, **turns}
 

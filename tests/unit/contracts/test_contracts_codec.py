@@ -329,10 +329,9 @@ def test_a_message_with_a_hundred_thousand_faults_is_refused_without_listing_the
         ".end_timestamp, .turns[0].turn_id, .turns[0].timestamp, .turns[0].observation, .turns[0].action "
         "and 3 more."
     )
-    assert [fault for fault in few.faults if "turns" not in fault] == [
-        f".{name} is required"
-        for name in "trajectory_id session_id agent_id start_timestamp end_timestamp task_context metadata".split()
-    ]
+    names = "trajectory_id session_id agent_id start_timestamp end_timestamp task_context metadata"
+    missing = [f".{name} is required" for name in names.split()]
+    assert [fault for fault in few.faults if "turns" not in fault] == missing
     document = {**examples.REWARD, "reward_components": {str(i): 5 for i in range(50_000)}}
     with pytest.raises(ContractError, match=r"^Reward does not fit its schema in 50000 places\.$"):
         decode(canonical_json(document), Reward)

@@ -52,7 +52,7 @@ async def check(root: Path, *, gateway: str | None = None, nats: str | None = No
     given = settings_of(root)
     gateway_url = gateway or str(given.get("gateway_url") or os.environ.get("TENSORZERO_BASE_URL", GATEWAY))
     nats_url = nats or str(given.get("nats_url") or os.environ.get("NATS_URL", NATS))
-    return [*found, await _gateway(gateway_url), await _bus(root, nats_url)]
+    return [*found, await check_gateway(gateway_url), await _bus(root, nats_url)]
 
 
 def settings_of(root: Path) -> dict[str, Any]:
@@ -117,7 +117,7 @@ def _worker(root: Path) -> Check:
 def _set_aside(root: Path) -> Check:
     """Looks for tasks on which the worker ended each time."""
     try:
-        found = FailedTasks(root / install.PLUGIN / "data").all()
+        found = FailedTasks(_data(root)).all()
     except OnwardError as error:
         return Check("failed tasks", False, str(error))
     if not found:
@@ -126,8 +126,9 @@ def _set_aside(root: Path) -> Check:
     return Check(
         "failed tasks",
         False,
-        f"{len(found)} put aside, sealed, in {root / install.PLUGIN / 'data' / 'failed.held'}. The oldest one "
-        f"({first.held_id}, {first.since}): {first.error}. Try again with onward agent-zero retry --path {root}.",
+        f"{len(found)} put aside, encrypted, in {_data(root) / 'failed.held'}. The oldest one "
+        f"({first.held_id}, {first.since}): {first.error}. Try again with "
+        f"onward agent-zero retry --path {root}.",
     )
 
 
@@ -145,7 +146,8 @@ def _hooks(root: Path) -> Iterator[Check]:
         yield Check("hooks", True, f"All {len(wanted)} hooks are there.")
 
 
-async def _gateway(url: str) -> Check:
+async def check_gateway(url: str) -> Check:
+    """Asks who answers at the gateway's address: many programs have a ``/health``."""
     import httpx
 
     try:
@@ -192,12 +194,16 @@ def _shown(text: str) -> str:
     return repr(line if len(line) <= LONGEST_SHOWN else f"{line[:LONGEST_SHOWN]}…")
 
 
+def _data(root: Path) -> Path:
+    return root / install.PLUGIN / "data"
+
+
 def _waiting(root: Path) -> str:
     """Says where work waits while the bus is away, and for how long."""
     given = settings_of(root).get("outbox_mb") or OUTBOX_MB
     return (
-        f"Finished tasks and votes wait in {root / install.PLUGIN / 'data'} (outbox.db, up to {given} MiB, and "
-        f"feedback.db) for as long as it is away, and are sent when it is back."
+        f"Finished tasks and votes wait in {_data(root)} (outbox.db, up to {given} MiB, and feedback.db) for "
+        f"as long as it is away, and are sent when it is back."
     )
 
 

@@ -3,7 +3,7 @@
 For clients whose own library drops the record from the answer (LiteLLM, and so Agent Zero). They record by
 themselves (``Onward-Capture: off``), name a call by ``Onward-Records: <id>``, and fetch by the same API key.
 
-Invariants: memory is bounded. Where room is short, the key with most bytes loses its own oldest name, so a key
+Invariants: memory is bounded. Where room is short, the key with most bytes loses its own oldest name, so one
 that uses no more than an equal share loses nothing to others. Only the key that made the calls gets the
 records.
 """

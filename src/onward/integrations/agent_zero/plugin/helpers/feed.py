@@ -2,7 +2,8 @@
 
 It looks up settings, serialises, writes to the worker's pipe, and stores what it has sent until the worker
 has confirmed that the whole task is on disk. A worker that dies is started again and gets all of it once
-more; a task that was stored twice has the same id. A task on which it dies each time is put aside (``aside``).
+more; a task that was stored twice has the same id. A task on which it dies each time is put aside
+(``aside``).
 
 Memory is bounded: above ``LIMIT`` bytes no new task and no vote is taken, and it is counted as dropped. This
 is so, too, while the thread waits for a worker that does not read.
