@@ -38,6 +38,13 @@ async def host(tmp_path: Path) -> AsyncIterator[Host]:
         yield host
 
 
+@pytest.fixture
+async def light(tmp_path: Path) -> AsyncIterator[Host]:
+    """A host whose worker is in a thread: nothing of these tests depends on its process."""
+    with Host(tmp_path / "a0", in_thread=True) as host:
+        yield host
+
+
 def data_of(host: Host) -> Path:
     return host.plugin / "data"
 
@@ -251,7 +258,7 @@ async def test_the_answers_are_the_same_with_and_without_the_plugin_whatever_is_
 
 
 async def test_without_nats_all_is_stored_and_queued(tmp_path: Path) -> None:
-    with Host(tmp_path, config={"nats_url": AWAY}) as host:
+    with Host(tmp_path, config={"nats_url": AWAY}, in_thread=True) as host:
         await host.ask("Hi")
         await everything_stored(host, 1)
         await until(lambda: status(host)["queued"] == 1)
@@ -412,8 +419,9 @@ async def test_above_the_limit_of_memory_new_tasks_are_dropped_and_counted(
     assert status(host)["state"] == "worker_down"
 
 
-async def test_secrets_of_agent_zero_are_removed_in_every_form(host: Host) -> None:
+async def test_secrets_of_agent_zero_are_removed_in_every_form(light: Host) -> None:
     """Traps e and f: streamed answers are not masked by the host, and it knows no encodings."""
+    host = light
     secret = "correct-horse" + "-battery-staple"
     (host.root / "usr" / "secrets.env").write_text(f'DOOR="{secret}"\n# A=b\n')
     encoded = base64.b64encode(f"user:{secret}".encode()).decode()
@@ -435,7 +443,8 @@ async def test_secrets_of_agent_zero_are_removed_in_every_form(host: Host) -> No
         assert secret.encode() not in path.read_bytes(), path.name
 
 
-async def test_a_secret_that_was_added_meanwhile_is_known(host: Host) -> None:
+async def test_a_secret_that_was_added_meanwhile_is_known(light: Host) -> None:
+    host = light
     await host.ask("Before")
     await everything_stored(host, 1)
     secret = "tango-" + "foxtrot-7"
@@ -446,7 +455,8 @@ async def test_a_secret_that_was_added_meanwhile_is_known(host: Host) -> None:
     assert secret not in json.dumps(recorded(data_of(host)))
 
 
-async def test_scopes_decide_what_is_recorded(host: Host) -> None:
+async def test_scopes_decide_what_is_recorded(light: Host) -> None:
+    host = light
     host.config_of = lambda agent: {
         **host.config,
         "enabled": agent is None or agent.config.profile != "writer",
@@ -465,7 +475,7 @@ async def test_scopes_decide_what_is_recorded(host: Host) -> None:
 
 
 async def test_sampling_takes_whole_trees(tmp_path: Path) -> None:
-    with Host(tmp_path, config={"sampling_rate": 0.5}) as host:
+    with Host(tmp_path, config={"sampling_rate": 0.5}, in_thread=True) as host:
 
         def model(agent: Agent, lines: list[Line]) -> str:
             if agent.number == 0 and agent.loop_data.iteration == 0:
@@ -482,7 +492,8 @@ async def test_sampling_takes_whole_trees(tmp_path: Path) -> None:
         assert 8 <= len(sessions) <= 32  # of 40 at one half; outside with a chance below 1 in 10,000
 
 
-async def test_trap_g_settings_are_read_rarely_and_never_in_a_hook(host: Host) -> None:
+async def test_trap_g_settings_are_read_rarely_and_never_in_a_hook(light: Host) -> None:
+    host = light
     threads: list[str] = []
 
     def config(agent: Any) -> dict[str, Any]:
@@ -497,17 +508,17 @@ async def test_trap_g_settings_are_read_rarely_and_never_in_a_hook(host: Host) -
 
 
 async def test_the_switch_is_remembered(tmp_path: Path) -> None:
-    with Host(tmp_path) as host:
+    with Host(tmp_path, in_thread=True) as host:
         host.runtime.pause(True)
         await until((host.plugin / "data" / "state.json").exists)
-    with Host(tmp_path) as host:
+    with Host(tmp_path, in_thread=True) as host:
         await until(lambda: status(host)["state"] == "paused")
         await host.ask("Private")
         assert status(host)["recorded"] == 0
 
 
 async def test_feedback_finds_trajectory_and_turn_also_after_a_restart(tmp_path: Path) -> None:
-    with Host(tmp_path) as host:
+    with Host(tmp_path, in_thread=True) as host:
         host.tools["shell"] = shell
         answers = iter([say("shell", cmd="ls"), say("response", text="done")])
         host.model = lambda agent, lines: next(answers)
@@ -519,7 +530,7 @@ async def test_feedback_finds_trajectory_and_turn_also_after_a_restart(tmp_path:
         )
         assert told["ok"] and told["queued"]
         await until(lambda: status(host)["feedback"] == 1)
-    with Host(tmp_path) as host:
+    with Host(tmp_path, in_thread=True) as host:
         host.runtime.feedback(
             context_id=context.id, message_id=answer, signal="rating", value=0.75, feedback_id="same"
         )
@@ -552,7 +563,7 @@ async def test_work_and_votes_arrive_and_a_deployment_is_shown(
     tmp_path: Path, bus: Bus, nats_server: NatsServer
 ) -> None:
     url = nats_server.logins.url("agent", nats_server.url)
-    with Host(tmp_path, config={"nats_url": url}) as host:
+    with Host(tmp_path, config={"nats_url": url}, in_thread=True) as host:
         context = host.context()
         await host.ask("Hi", context)
         answer = context.agent0.history.all()[-1].id
@@ -588,7 +599,7 @@ async def test_the_model_of_the_gateway_is_asked_at_the_start_of_a_task(tmp_path
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
         url = f"http://127.0.0.1:{server.server_port}"
-        with Host(tmp_path, config={"gateway_url": url}) as host:
+        with Host(tmp_path, config={"gateway_url": url}, in_thread=True) as host:
             await host.ask("Hi")
             await until(lambda: status(host)["model"]["id"] == "agent-zero-rl-v4")
             assert status(host)["gateway"] == url

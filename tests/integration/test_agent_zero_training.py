@@ -76,7 +76,8 @@ async def service(bus: Bus, tmp_path: Path) -> AsyncIterator[TrainingService]:
 def host(tmp_path: Path, bus: Bus, monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
     monkeypatch.setenv("ONWARD_NATS_TOKEN", str(bus._options["token"]))
     config = {"nats_url": bus.url, "allow": "train", "approve": "release"}
-    with Host(tmp_path / "a0", config={**config, "data_dir": str(tmp_path / "of-tools")}) as host:
+    config |= {"data_dir": str(tmp_path / "of-tools")}
+    with Host(tmp_path / "a0", config=config, in_thread=True) as host:
         monkeypatch.setitem(sys.modules, "helpers.tool", types.SimpleNamespace(Tool=Tool, Response=Response))
         contexts = types.SimpleNamespace(
             get=AgentContext.all.get, all=lambda: list(AgentContext.all.values())
@@ -354,7 +355,7 @@ async def test_a_check_sees_files_hooks_gateway_and_bus(bus: Bus, tmp_path: Path
     nats = bus.url.replace("nats://", f"nats://{bus._options['token']}@")
     found = {one.name: one for one in await check.check(zero, gateway="http://127.0.0.1:9", nats=nats)}
     passed = {name for name, one in found.items() if one.passed}
-    assert passed == {"files", "version", "worker", "hooks", "bus"}, found
+    assert passed == {"files", "version", "worker", "failed tasks", "hooks", "bus"}, found
     assert "No gateway answers at http://127.0.0.1:9" in found["gateway"].message
     (zero / "agent.py").write_text("def monologue(): ...\n")
     (zero / install.PLUGIN / "plugin.yaml").unlink()

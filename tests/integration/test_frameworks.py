@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -80,6 +81,18 @@ async def test_a_program_of_the_page_makes_one_trajectory_a_question_though_a_ca
         calls = [turn["action"].get("tool_name") for turn in one["turns"]]
         assert calls in (["multiply", None], ["multiply", "final_answer"])
     assert len({one["session_id"] for one in found}) == 2
+
+
+def test_a_program_without_a_question_says_what_to_give() -> None:
+    """One program is run; that the others begin alike is compared, since an import takes seconds."""
+    programs = {name: (PROGRAMS / f"{name}_agent.py").read_text() for name in (*OURS, *OTHERS)}
+    ends = {text[text.index("if __name__") :] for text in programs.values()}
+    assert len(ends) == 1
+    done = subprocess.run(
+        [sys.executable, PROGRAMS / "openai_agents_agent.py"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2 and done.stdout == ""
+    assert "the following arguments are required: QUESTION" in done.stderr
 
 
 async def test_parallel_subagents_are_trajectories_of_their_own_in_the_session_of_their_task(world):

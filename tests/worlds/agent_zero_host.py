@@ -389,8 +389,16 @@ async def parallel(agent: Agent, args: dict[str, Any]) -> Response:
 class Host:
     """One Agent Zero. ``with host:`` while it runs; its modules are gone afterwards."""
 
-    def __init__(self, root: Path, *, with_plugin: bool = True, config: dict[str, Any] | None = None) -> None:
-        self.root = root
+    def __init__(
+        self,
+        root: Path,
+        *,
+        with_plugin: bool = True,
+        config: dict[str, Any] | None = None,
+        in_thread: bool = False,
+    ) -> None:
+        """``in_thread``: the worker is no process of its own (``agent_zero_thread``)."""
+        self.root, self._in_thread = root, in_thread
         self.rounds = 40
         self.system = "You are agent 0."
         self.reasoning = ""
@@ -433,6 +441,11 @@ class Host:
             if name != "helpers":
                 setattr(helpers, name.partition(".")[2], module)
         sys.path.insert(0, str(self.root))
+        if self._in_thread:
+            from agent_zero_thread import ThreadChild
+            from usr.plugins.onward.helpers import feed  # type: ignore
+
+            feed.Child = ThreadChild
         return self
 
     def __exit__(self, *_: object) -> None:

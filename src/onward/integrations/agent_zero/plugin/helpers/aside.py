@@ -37,7 +37,7 @@ class Working:
 
 
 class Aside:
-    """What the feeding thread knows about tasks that end the worker."""
+    """Knowledge of the feeding thread about tasks that end the worker."""
 
     def __init__(self, data: Path) -> None:
         self._path = data / FILE
