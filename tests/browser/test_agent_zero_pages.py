@@ -15,6 +15,12 @@ from playwright.async_api import Page, expect
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
+@pytest.fixture
+def page(zero_page: Page) -> Page:
+    """The page that all tests of this module share, emptied."""
+    return zero_page
+
+
 async def test_removing_an_old_chat_is_no_vote_on_its_last_answer(page: Page, host: Host) -> None:
     await show(
         page, host, answer("answer-2", timestamp=time.time() - 3600), answer("answer-1", timestamp=None)

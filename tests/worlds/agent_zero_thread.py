@@ -1,7 +1,7 @@
 """The plugin's worker in a thread of the tests' process, in place of a process of its own.
 
-A process needs most of a second for its imports. Tests of what the worker does with its events need none; those
-of its start, its end and its failures take the real one.
+A process needs most of a second for its imports. Tests of what the worker does with its events need none;
+those of its start, its end and its failures take the real one.
 """
 
 from __future__ import annotations
