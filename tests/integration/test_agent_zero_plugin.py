@@ -556,8 +556,11 @@ def _votes(data: Path) -> list[dict[str, Any]]:
 async def test_work_and_votes_arrive_and_a_deployment_is_shown(
     tmp_path: Path, bus: Bus, nats_server: NatsServer
 ) -> None:
+    """The address with the agents' login is a secret of Agent Zero: agents can read the settings."""
     url = nats_server.logins.url("agent", nats_server.url)
-    with Host(tmp_path, config={"nats_url": url}, in_thread=True) as host:
+    (tmp_path / "usr").mkdir()
+    (tmp_path / "usr" / "secrets.env").write_text(f"ONWARD_NATS_URL={url}\n")
+    with Host(tmp_path, in_thread=True) as host:
         context = host.context()
         await host.ask("Hi", context)
         answer = context.agent0.history.all()[-1].id

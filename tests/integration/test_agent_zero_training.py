@@ -21,9 +21,12 @@ from agent_zero_world import until
 from coordinator_world import requests
 from training_service import TrainingService, training_service
 
+from onward import config
 from onward.bus import Bus
 from onward.contracts import Feedback, decode, subjects
 from onward.integrations.agent_zero import check, install
+from onward.tools import Toolbox
+from onward.tools.tool import parse_scopes
 from onward.training.role import trainer as role
 
 ASK = "Trigger training job with 10K samples from last 30 days"
@@ -75,9 +78,9 @@ async def service(bus: Bus, tmp_path: Path) -> AsyncIterator[TrainingService]:
 @pytest.fixture
 def host(tmp_path: Path, bus: Bus, monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
     monkeypatch.setenv("ONWARD_NATS_TOKEN", str(bus._options["token"]))
-    config = {"nats_url": bus.url, "allow": "train", "approve": "release"}
-    config |= {"data_dir": str(tmp_path / "of-tools")}
-    with Host(tmp_path / "a0", config=config, in_thread=True) as host:
+    given = {"nats_url": bus.url, "allow": "train", "approve": "release"}
+    given |= {"data_dir": str(tmp_path / "of-tools")}
+    with Host(tmp_path / "a0", config=given, in_thread=True) as host:
         monkeypatch.setitem(sys.modules, "helpers.tool", types.SimpleNamespace(Tool=Tool, Response=Response))
         contexts = types.SimpleNamespace(
             get=AgentContext.all.get, all=lambda: list(AgentContext.all.values())
@@ -95,6 +98,28 @@ def attach(host: Host, service: TrainingService, monkeypatch: pytest.MonkeyPatch
     training for the first time does not know it."""
     monkeypatch.setenv("AGENTGYM_RL_API_KEY", service.key)
     host.config["training_url"] = service.url
+
+
+def call_tools_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets the plugin's tools call a toolbox of this process, with the settings that ``onward mcp`` would
+    get: the tests before this one start the command, whose imports take seconds."""
+    from usr.plugins.onward.helpers import onward_tools  # type: ignore
+
+    loop = asyncio.get_running_loop()
+
+    def server_of(command: list[str], environment: dict[str, str]) -> Any:
+        given = dict(zip(command[4::2], command[5::2], strict=True))
+        settings = config.load(environ=environment, overrides={"data_dir": Path(given["--dir"])})
+        box = Toolbox(settings, scopes=parse_scopes(given["--scope"]))
+
+        def call(name: str, arguments: dict[str, Any]) -> str:
+            called = asyncio.run_coroutine_threadsafe(box.call(name, arguments), loop)
+            answer = called.result(60)
+            return onward_tools.error_text(answer.text) if answer.is_error else answer.text
+
+        return types.SimpleNamespace(call=call)
+
+    monkeypatch.setattr(onward_tools, "server_of", server_of)
 
 
 def text_of(lines: list[Line]) -> str:
@@ -314,6 +339,7 @@ async def test_reinforcement_learning_trainer_returns_the_solution_of_a_real_tra
         return Response(solutions[-1], break_loop=True)
 
     host.tools["rl_solution"] = keep
+    call_tools_here(monkeypatch)
     host.model = control_trainer
     host.rounds = 500
     async with training_service(bus, tmp_path / "trainer", takes=False) as served:

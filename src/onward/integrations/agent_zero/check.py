@@ -15,6 +15,7 @@ from onward.errors import OnwardError, hide_login
 from onward.files import read_json
 from onward.integrations.agent_zero import install
 from onward.integrations.agent_zero.worker.failed import FailedTasks
+from onward.integrations.agent_zero.worker.secrets import TOKEN, URL, Secrets
 
 if TYPE_CHECKING:
     import httpx
@@ -51,8 +52,11 @@ async def check(root: Path, *, gateway: str | None = None, nats: str | None = No
     found += _hooks(root)
     given = settings_of(root)
     gateway_url = gateway or str(given.get("gateway_url") or os.environ.get("TENSORZERO_BASE_URL", GATEWAY))
-    nats_url = nats or str(given.get("nats_url") or os.environ.get("NATS_URL", NATS))
-    return [*found, await check_gateway(gateway_url), await _bus(root, nats_url)]
+    secrets = Secrets(root)
+    secrets.values()  # reads the files
+    known = given.get("nats_url") or secrets.named_value(URL) or os.environ.get("NATS_URL", NATS)
+    nats_url = nats or str(known)
+    return [*found, await check_gateway(gateway_url), await _bus(root, nats_url, secrets.named_value(TOKEN))]
 
 
 def settings_of(root: Path) -> dict[str, Any]:
@@ -207,17 +211,17 @@ def _waiting(root: Path) -> str:
     )
 
 
-async def _bus(root: Path, url: str) -> Check:
+async def _bus(root: Path, url: str, token: str | None) -> Check:
     shown = hide_login(url)
     try:
-        token = None if urlsplit(url).password else os.environ.get("ONWARD_NATS_TOKEN")
-        bus = await Bus.connect(url, token=token, connect_timeout=SECONDS)
+        login = None if urlsplit(url).password else token
+        bus = await Bus.connect(url, token=login, connect_timeout=SECONDS)
     except (OnwardError, ValueError) as error:
         why = str(error)
         if "refused the login" in why:
             why = (
-                f"NATS at {shown} refused the login: set ONWARD_NATS_TOKEN, or give --nats the address in "
-                f"run/agent.url of the data folder."
+                f"NATS at {shown} refused the login: make the content of run/agent.url of the data folder "
+                f"the secret ONWARD_NATS_URL of Agent Zero, or give it to --nats."
             )
         return Check("bus", False, f"{why} {_waiting(root)}")
     await bus.close()

@@ -29,7 +29,7 @@ from onward.integrations.agent_zero.worker.assembly import HOST_ENDED, Assembly
 from onward.integrations.agent_zero.worker.failed import FailedTasks
 from onward.integrations.agent_zero.worker.fitting import fit
 from onward.integrations.agent_zero.worker.reruns import renamed
-from onward.integrations.agent_zero.worker.secrets import Secrets
+from onward.integrations.agent_zero.worker.secrets import KEY, TOKEN, URL, Secrets
 from onward.integrations.agent_zero.worker.watch import Watch
 from onward.retry import Backoff
 from onward.telemetry import logs
@@ -44,7 +44,6 @@ ENDED_SECONDS = 30.0
 """Age at which a task that has ended is no longer the one that was stopped."""
 _NAME = re.compile(rb'"(?:t|id)":"([^"]{1,200})"')
 """Id of a line's task or vote, which stands at the begin of the line."""
-TOKEN, KEY = "ONWARD_NATS_TOKEN", "ONWARD_API_KEY"
 _log = logs.get("agent_zero")
 
 
@@ -167,7 +166,7 @@ class Worker:
         values = self._secrets.values()
         self._start_recorder(values)
         token, key = self._secrets.named_value(TOKEN), self._secrets.named_value(KEY)
-        url = str(event.get("nats_url") or "") or None
+        url = self._nats_url()
         if self._watch is not None:
             self._watch.close()
         self._watch = Watch(
@@ -180,13 +179,17 @@ class Worker:
             opt_out=OptOut.parse(""),
         )
 
+    def _nats_url(self) -> str | None:
+        """Returns the address of the settings, else the secret one, which has a login in it."""
+        return str(self._settings.get("nats_url") or "") or self._secrets.named_value(URL)
+
     def _start_recorder(self, values: list[str]) -> None:
         if self._recorder is not None:
             self._recorder.close(0.0)
         told = self._settings
         self._recorder = Recorder(
             self._data / "outbox.db",
-            nats_url=str(told.get("nats_url") or "") or None,
+            nats_url=self._nats_url(),
             nats_token=self._secrets.named_value(TOKEN),
             agent_id=str(told.get("agent_id") or "agent-zero"),
             max_bytes=_bytes(told.get("outbox_mb")),

@@ -174,7 +174,9 @@ def command_of(settings: dict[str, Any], python: str) -> list[str]:
 def environment_of(settings: dict[str, Any], secrets: dict[str, str]) -> dict[str, str]:
     """Returns the variables of the server: addresses from the settings, keys from Agent Zero's secrets."""
     given = {
-        "NATS_URL": str(settings.get("nats_url") or ""),
+        "NATS_URL": str(settings.get("nats_url") or "")
+        or secrets.get("ONWARD_NATS_URL")
+        or os.environ.get("ONWARD_NATS_URL", ""),
         "TENSORZERO_BASE_URL": str(settings.get("gateway_url") or ""),
         "AGENTGYM_RL_URL": str(settings.get("training_url") or ""),
         "NATS_TOKEN": secrets.get("ONWARD_NATS_TOKEN") or os.environ.get("ONWARD_NATS_TOKEN", ""),
