@@ -171,8 +171,21 @@ async def test_call_subordinate_of_the_seed_starts_a_real_training_job(
     assert job["training_job_id"] == asked["training_job_id"]
 
 
-async def test_tools_never_raise_and_a_release_waits_for_a_person(host: Host) -> None:
+async def test_tools_never_raise_and_a_release_waits_for_a_person(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
     give_tools(host, "rl-trainer")
+    with monkeypatch.context() as here:
+        call_tools_here(here)
+        await _use_tools(host)
+    host.config["python"] = "/nowhere/python"
+    await asyncio.to_thread(host.runtime.settings._cached.clear)
+    context = host.context()
+    response = await host.tools["report"](Agent(1, context.config, context), {})
+    assert "do not answer" in json.loads(response.message)["error"]
+
+
+async def _use_tools(host: Host) -> None:
     context = host.context()
     agent = Agent(1, context.config, context)
 
@@ -198,9 +211,6 @@ async def test_tools_never_raise_and_a_release_waits_for_a_person(host: Host) ->
     wrong = await call("start_training", sample_size="many")
     assert "sample_size" in wrong["error"]
     assert "no argument 'colour'" in (await call("status", colour="red"))["error"]
-    host.config["python"] = "/nowhere/python"
-    await asyncio.to_thread(host.runtime.settings._cached.clear)
-    assert "do not answer" in (await call("report"))["error"]
 
 
 async def test_reports_of_the_coordinator_reach_the_chat(host: Host, bus: Bus) -> None:
