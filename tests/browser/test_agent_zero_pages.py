@@ -80,6 +80,7 @@ async def test_the_status_page_shows_the_state_and_its_switches_work_by_keyboard
     await expect(facts).to_contain_text("Recorded12")
     await expect(facts).to_contain_text("agent-zero-rl-v2.4 (version 2.4)")
     await expect(facts).to_contain_text("Waiting for the bus3")
+    await expect(facts).to_contain_text("each ended the worker2. Try again: onward agent-zero retry")
     pause = page.get_by_role("switch", name="Pause all recording")
     await pause.focus()
     await page.keyboard.press("Space")
