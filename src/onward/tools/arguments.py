@@ -58,9 +58,6 @@ DocumentOrText = Annotated[
     dict[str, Any] | str, BeforeValidator(_object_or_text), WithJsonSchema({"type": ["object", "string"]})
 ]
 """A JSON object, its text, or any other text."""
-DocumentOrId = Annotated[
-    dict[str, Any] | str, BeforeValidator(_object_or_text), WithJsonSchema({"type": ["object", "string"]})
-]
 Documents = Annotated[
     list[dict[str, Any]],
     BeforeValidator(_from_text),
@@ -118,7 +115,7 @@ class RedactSensitiveInfo(Arguments):
 
 
 class ComputeReward(Arguments):
-    trajectory: DocumentOrId = Field(
+    trajectory: DocumentOrText = Field(
         description="The trajectory to score; or the id of a stored one, to explain the reward that it got."
     )
     historical_data: Documents | None = Field(
