@@ -87,7 +87,7 @@ async def test_a_program_of_the_page_makes_one_trajectory_a_question_though_a_ca
     products = [[str(x * y) for x, y in ASKED[name]] for name in names]
     assert [one["out"].split() for one in done[len(names) :]] == products
     found = await trajectories(world, 2 * len(names))
-    for name, pair in ((name, pair) for name in names for pair in ASKED[name]):
+    for name, pair in [(one, pair) for one in names for pair in ASKED[one]]:
         (one,) = [one for one in found if _question(*pair) in json.dumps(one["turns"][0]["observation"])]
         assert str(pair[0] * pair[1]) in json.dumps(one["turns"][-1]["action"]), name
     for one in found:
