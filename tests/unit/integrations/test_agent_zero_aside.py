@@ -14,6 +14,7 @@ import pytest
 from agent_zero_world import recorded
 
 from onward.contracts import Trajectory, validate
+from onward.errors import RedactionError
 from onward.integrations.agent_zero.plugin.helpers import feed as feeding
 from onward.integrations.agent_zero.plugin.helpers import log
 from onward.integrations.agent_zero.plugin.helpers.aside import ATTEMPTS, Aside, Working
@@ -142,6 +143,56 @@ def test_a_task_that_even_ends_the_worker_unread_stays_in_memory_and_holds_up_no
     until(lambda: any(one.get("t") == "task-2" for one in last.lines))
     assert not [one for one in last.lines if one["op"] == "aside"]
     assert feed.waiting == 2
+
+
+def test_a_task_that_the_worker_cannot_handle_is_sealed_and_not_lost(feed: Any) -> None:
+    feed.put(dict(OPENED))
+    until(lambda: Child.made and any(one.get("t") == "task-1" for one in Child.made[-1].lines))
+    child = Child.made[-1]
+    child.say(op="broken", id="task-1", reason="the worker could not handle it (KeyError)")
+    child.say(op="broken", id="task-0", reason="one that was tried again")
+    until(lambda: child.lines[-1]["op"] == "aside")
+    assert (child.lines[-1]["whole"], feed.waiting) == (False, 1)
+    feed.put(dict(TURN))
+    feed.put(dict(CLOSED))
+    until(lambda: child.lines[-1].get("whole"))
+    assert [json.loads(line)["op"] for line in child.lines[-1]["lines"]] == ["open", "turn", "close"]
+    assert child.lines[-1]["reason"] == "the worker could not handle it (KeyError)"
+    assert not [one for one in child.lines if one["op"] in ("turn", "close")]
+    child.say(op="done", id="task-1", **{"as": "set_aside"})
+    until(lambda: feed.waiting == 0)
+    assert feed.counts["failed"] == 0 and feed.counts["set_aside"] == 1
+
+
+@pytest.mark.parametrize("error", [KeyError("n"), RedactionError("poppies")], ids=["defect", "redaction"])
+def test_an_error_on_a_task_is_reported_to_the_host_which_has_its_lines(
+    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: list[dict[str, Any]] = []
+    worker = Worker(tmp_path, tmp_path, heard.append)
+    worker.take({"op": "settings"})
+
+    def fails(*_: Any) -> None:
+        raise error
+
+    for event in (OPENED, TURN):
+        worker.take(event)
+    with monkeypatch.context() as patch:
+        patch.setattr(worker._recorder, "accept", fails)
+        worker.take(CLOSED)
+        reason = f"the worker could not handle it ({type(error).__name__})"
+        assert heard[-1] == {"op": "broken", "id": "task-1", "reason": reason}
+        told = {"op": "aside", "id": "task-1", "reason": reason, "whole": True}
+        worker.take({**told, "lines": lines_of(OPENED, TURN, CLOSED)})
+        worker._failed.ask_again()
+        worker.tick()  # it fails once more, and stays sealed
+    assert worker._failed.count() == 1 and recorded(tmp_path) == []
+    worker._failed.ask_again()
+    worker.tick()
+    assert worker._failed.count() == 0
+    worker.end()
+    assert len(recorded(tmp_path)) == 1
+    assert not any(one.get("as") == "failed" for one in heard)
 
 
 def lines_of(*events: dict[str, Any]) -> list[str]:

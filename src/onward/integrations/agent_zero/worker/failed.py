@@ -1,4 +1,4 @@
-"""Tasks that were put aside, since the worker ended on each of them: sealed, counted, and tried again on
+"""Tasks that were put aside, since the worker ended on each of them or could not handle it: sealed, counted, and tried again on
 request.
 
 Invariants: their lines are not redacted, so they are written only encrypted. A task stays in the folder until

@@ -112,9 +112,9 @@ class Worker:
                 self._later.clear()
         except (OnwardError, sqlite3.Error, OSError, TimeoutError) as error:
             self._try_later(event, error)
-        except Exception as error:  # a defect of ours: this task is lost, and says so
+        except Exception as error:  # a defect of ours: the task is put aside as it is
             _log.error("an event could not be handled", operation=str(operation), reason=type(error).__name__)
-            self._done(event, "failed")
+            self._break(event, error)
         finally:
             self._working.note("")
 
@@ -226,9 +226,13 @@ class Worker:
                 result = "held"
         except ConflictError:
             pass  # stored by the worker before this one
-        except (ContractError, RedactionError) as error:
-            _log.error("a task breaks the contract", reason=getattr(error, "reason", type(error).__name__))
-            result = "held" if isinstance(error, ContractError) else "failed"
+        except ContractError as error:
+            _log.error("a task breaks the contract", reason=error.reason)
+            result = "held"
+        except RedactionError as error:
+            _log.error("a task could not be redacted", reason=type(error).__name__)
+            self._break(event, error)
+            return
         if result == "recorded":
             chat = str(assembly.opened["chat"])
             name = str(document["trajectory_id"])
@@ -295,7 +299,7 @@ class Worker:
             taken = True
         except (ContractError, RedactionError) as error:
             _log.error("feedback is refused", reason=type(error).__name__)
-            self._done(event, "failed")
+            self._break(event, error)
             return
         self._done(event, "feedback" if taken else "opted_out")
 
@@ -331,6 +335,15 @@ class Worker:
         self._reason = f"waiting to store: {type(error).__name__}"
         _log.warning("an event waits", operation=str(event.get("op")), reason=type(error).__name__)
         self._later.append((time.monotonic() + self._backoff.pause, event))
+
+    def _break(self, event: Event, error: Exception) -> None:
+        """Reports that a task or vote cannot be handled. It comes back as one text to be sealed; one that was
+        tried again stays sealed."""
+        name = str(event.get("t") or event.get("id"))
+        self._open.pop(name, None)
+        self._retried.discard(name)
+        reason = f"the worker could not handle it ({type(error).__name__})"
+        self._say({"op": "broken", "id": name, "reason": reason})
 
     def _done(self, event: Event, result: str) -> None:
         name = str(event.get("t") or event.get("id"))

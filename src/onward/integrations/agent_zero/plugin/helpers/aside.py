@@ -1,4 +1,5 @@
-"""Tasks on which the worker ended again and again. They are put aside, so that the others go on.
+"""Tasks on which the worker ended again and again, or met an error. They are put aside, so that the others
+go on.
 
 The worker notes what it works on in a file, which survives its end. A task that stands there at three ends of
 the worker is not given to it any more: the next worker gets its lines as one text, seals it unread, and
@@ -59,6 +60,10 @@ class Aside:
         end = f"signal {-code}" if code < 0 else f"code {code}"
         self._reasons[name] = f"the worker ended with {end} on it {ATTEMPTS} times"
         return name
+
+    def condemn(self, name: str, reason: str) -> None:
+        """Has a task put aside for a reason that the worker gave."""
+        self._reasons[name] = reason
 
     def reason(self, name: str) -> str:
         """Returns the reason that a task is put aside; empty if it is not."""

@@ -2,8 +2,8 @@
 
 It looks up settings, serialises, writes to the worker's pipe, and stores what it has sent until the worker
 has confirmed that the whole task is on disk. A worker that dies is started again and gets all of it once
-more; a task that was stored twice has the same id. A task on which it dies each time is put aside
-(``aside``).
+more; a task that was stored twice has the same id. A task on which it dies each time, or that it cannot
+handle, is put aside (``aside``).
 
 Memory is bounded: above ``LIMIT`` bytes no new task and no vote is taken, and it is counted as dropped. This
 is so, too, while the thread waits for a worker that does not read.
@@ -253,12 +253,20 @@ class Feed:
             elif told.get("op") == "done":
                 self._forget(str(told.get("id")))
                 self.counts[str(told.get("as"))] = self.counts.get(str(told.get("as")), 0) + 1
+            elif told.get("op") == "broken":
+                self._condemn(str(told.get("id")), str(told.get("reason")))
             elif told.get("op") == "report":
                 self.report_count += 1
                 self.reports.append({**told, "seq": self.report_count})
             elif told.get("op") == "figures":
                 self.worker = told
                 self.reason = str(told.get("reason") or "")
+
+    def _condemn(self, name: str, reason: str) -> None:
+        """Has a task sealed that a worker could not handle. One tried again is in its folder already."""
+        if name in self._kept and not self._aside.reason(name):
+            self._aside.condemn(name, reason)
+            self._put_aside(name)
 
     def _blame(self, code: int) -> None:
         if self._stopping or not self._aside.blame(code):
