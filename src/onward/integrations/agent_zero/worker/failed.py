@@ -1,5 +1,5 @@
-"""Tasks that were put aside, since the worker ended on each of them or could not handle it: sealed, counted, and tried again on
-request.
+"""Tasks that were put aside, since the worker ended on each of them or could not handle it: sealed, counted,
+and tried again on request.
 
 Invariants: their lines are not redacted, so they are written only encrypted. A task stays in the folder until
 it is recorded: a try that ends the worker once more loses nothing, and is not repeated by itself.
