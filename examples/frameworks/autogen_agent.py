@@ -7,9 +7,9 @@ Each question is a task: one session, one trajectory, one outcome. Start the ser
     python examples/frameworks/autogen_agent.py "What is 6 times 7?" "What is 6 times 9?"
 """
 
+import argparse
 import asyncio
 import os
-import sys
 import uuid
 
 import openai
@@ -54,4 +54,6 @@ async def main(questions: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1:]))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("questions", nargs="+", metavar="QUESTION", help="a task in words, in quotes")
+    asyncio.run(main(parser.parse_args().questions))

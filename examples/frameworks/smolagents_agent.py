@@ -10,9 +10,9 @@ service, then:
     python examples/frameworks/smolagents_agent.py "What is 6 times 7?" "What is 6 times 9?"
 """
 
+import argparse
 import asyncio
 import os
-import sys
 
 from smolagents import OpenAIModel, ToolCallingAgent, tool
 
@@ -55,4 +55,6 @@ async def main(questions: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1:]))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("questions", nargs="+", metavar="QUESTION", help="a task in words, in quotes")
+    asyncio.run(main(parser.parse_args().questions))

@@ -12,6 +12,7 @@ import re
 import shlex
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 
@@ -104,9 +105,11 @@ class PortBusyError(OnwardError):
 class ContractError(OnwardError):
     """A message does not follow its contract. ``reason`` is a short machine-readable word."""
 
-    def __init__(self, reason: str, message: str) -> None:
+    def __init__(self, reason: str, message: str, faults: Sequence[str] = ()) -> None:
+        """``faults``: each field that is wrong, with what was expected, if they are few enough to list."""
         super().__init__(message)
         self.reason = reason
+        self.faults = tuple(faults)
 
 
 class NotFoundError(OnwardError):

@@ -9,6 +9,12 @@ from playwright.async_api import Page, expect
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
+@pytest.fixture
+def page(zero_page: Page) -> Page:
+    """The page that all tests of this module share, emptied."""
+    return zero_page
+
+
 async def test_votes_stars_and_a_comment_arrive_linked_to_trajectory_and_turn(page: Page, host: Host) -> None:
     await show(page, host, answer("answer-1"), answer("answer-2"))
     await bar(page).get_by_role("button", name="Bad answer").click()

@@ -15,6 +15,12 @@ from playwright.async_api import Page, expect
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
+@pytest.fixture
+def page(zero_page: Page) -> Page:
+    """The page that all tests of this module share, emptied."""
+    return zero_page
+
+
 async def test_removing_an_old_chat_is_no_vote_on_its_last_answer(page: Page, host: Host) -> None:
     await show(
         page, host, answer("answer-2", timestamp=time.time() - 3600), answer("answer-1", timestamp=None)
@@ -74,6 +80,7 @@ async def test_the_status_page_shows_the_state_and_its_switches_work_by_keyboard
     await expect(facts).to_contain_text("Recorded12")
     await expect(facts).to_contain_text("agent-zero-rl-v2.4 (version 2.4)")
     await expect(facts).to_contain_text("Waiting for the bus3")
+    await expect(facts).to_contain_text("each ended the worker2. Try again: onward agent-zero retry")
     pause = page.get_by_role("switch", name="Pause all recording")
     await pause.focus()
     await page.keyboard.press("Space")

@@ -39,7 +39,7 @@ async def test_turns_have_the_records_of_the_gateway_and_it_records_nothing_itse
 
     (tmp_path / "a0" / "usr").mkdir(parents=True)
     (tmp_path / "a0" / "usr" / "secrets.env").write_text(f"ONWARD_API_KEY={key}\n")
-    with Host(tmp_path / "a0", config={"gateway_url": url}) as host:
+    with Host(tmp_path / "a0", config={"gateway_url": url}, in_thread=True) as host:
         await until(lambda: host.runtime.status()["gateway"] == url)
         host.new_model = lambda: ModelWrapper("openai/onward", {"api_base": f"{url}/v1"})
         host.model = lambda agent, lines: model(agent, lines)

@@ -20,10 +20,12 @@ from typing import Any, ClassVar
 import pytest
 from agent_zero_host import Agent, Host, Line, Message, TemporaryError, UserMessage, say
 from agent_zero_world import recorded, until
+from poisoned_worker import interpreter
 
 from onward.bus import Bus, NatsServer
 from onward.clock import utc_text
 from onward.contracts import examples, subjects
+from onward.integrations.agent_zero.worker.failed import FailedTasks
 
 CHILD = Path(__file__).parent.parent / "worlds" / "agent_zero_child.py"
 AWAY = "nats://127.0.0.1:9"
@@ -33,6 +35,13 @@ pytestmark = pytest.mark.slow
 @pytest.fixture
 async def host(tmp_path: Path) -> AsyncIterator[Host]:
     with Host(tmp_path / "a0") as host:
+        yield host
+
+
+@pytest.fixture
+async def light(tmp_path: Path) -> AsyncIterator[Host]:
+    """A host whose worker is in a thread: nothing of these tests depends on its process."""
+    with Host(tmp_path / "a0", in_thread=True) as host:
         yield host
 
 
@@ -168,6 +177,29 @@ async def test_a_killed_worker_is_started_again_and_loses_and_repeats_nothing(
     await check_counts(host, expected)
 
 
+async def test_a_task_that_ends_the_worker_each_time_is_put_aside_and_the_others_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program, poison = interpreter(tmp_path)
+    with Host(tmp_path / "a0", config={"python": str(program)}) as host:
+        monkeypatch.setattr("usr.plugins.onward.helpers.feed.PAUSES", (0.05, 0.2))
+        monkeypatch.setattr("usr.plugins.onward.helpers.aside.ATTEMPTS", 2)
+        for text in ("First", "Secret poison", "Second"):
+            assert await host.ask(text) == "done"
+        await until(lambda: status(host)["recorded"] == 2 and status(host)["set_aside"] == 1)
+        assert status(host)["waiting"] == 0
+        data = data_of(host)
+        for path in data.rglob("*"):
+            assert not path.is_file() or b"Secret poison" not in path.read_bytes(), path
+        (found,) = FailedTasks(data).all()
+        assert found.error == "the worker ended with signal 9 on it 2 times"
+        poison.unlink()
+        assert FailedTasks(data).ask_again() == 1
+        await until(lambda: status(host)["recorded"] == 3 and status(host)["set_aside"] == 0)
+    stored = [one["task_context"]["instructions"] for one in recorded(data)]
+    assert stored == ["First", "Second", "Secret poison"]
+
+
 async def test_a_killed_agent_zero_leaves_the_task_in_progress_as_abandoned(tmp_path: Path) -> None:
     root = tmp_path / "a0"
     child = subprocess.Popen([sys.executable, str(CHILD), str(root)], stdout=subprocess.PIPE)
@@ -205,7 +237,8 @@ async def test_the_answers_are_the_same_with_and_without_the_plugin_whatever_is_
         "no room": {"outbox_mb": 0.0001},
     }
     for name, config in broken.items():
-        with Host(tmp_path / name, config=config) as host:
+        in_thread = name in ("no gateway", "no room")  # the others have the real process
+        with Host(tmp_path / name, config=config, in_thread=in_thread) as host:
             assert await answers(host) == expected, name
             assert status(host)["errors"] == 0, name
     with Host(tmp_path / "no settings") as host:
@@ -219,7 +252,7 @@ async def test_the_answers_are_the_same_with_and_without_the_plugin_whatever_is_
 
 
 async def test_without_nats_all_is_stored_and_queued(tmp_path: Path) -> None:
-    with Host(tmp_path, config={"nats_url": AWAY}) as host:
+    with Host(tmp_path, config={"nats_url": AWAY}, in_thread=True) as host:
         await host.ask("Hi")
         await everything_stored(host, 1)
         await until(lambda: status(host)["queued"] == 1)
@@ -380,8 +413,9 @@ async def test_above_the_limit_of_memory_new_tasks_are_dropped_and_counted(
     assert status(host)["state"] == "worker_down"
 
 
-async def test_secrets_of_agent_zero_are_removed_in_every_form(host: Host) -> None:
+async def test_secrets_of_agent_zero_are_removed_in_every_form(light: Host) -> None:
     """Traps e and f: streamed answers are not masked by the host, and it knows no encodings."""
+    host = light
     secret = "correct-horse" + "-battery-staple"
     (host.root / "usr" / "secrets.env").write_text(f'DOOR="{secret}"\n# A=b\n')
     encoded = base64.b64encode(f"user:{secret}".encode()).decode()
@@ -403,7 +437,8 @@ async def test_secrets_of_agent_zero_are_removed_in_every_form(host: Host) -> No
         assert secret.encode() not in path.read_bytes(), path.name
 
 
-async def test_a_secret_that_was_added_meanwhile_is_known(host: Host) -> None:
+async def test_a_secret_that_was_added_meanwhile_is_known(light: Host) -> None:
+    host = light
     await host.ask("Before")
     await everything_stored(host, 1)
     secret = "tango-" + "foxtrot-7"
@@ -414,7 +449,8 @@ async def test_a_secret_that_was_added_meanwhile_is_known(host: Host) -> None:
     assert secret not in json.dumps(recorded(data_of(host)))
 
 
-async def test_scopes_decide_what_is_recorded(host: Host) -> None:
+async def test_scopes_decide_what_is_recorded(light: Host) -> None:
+    host = light
     host.config_of = lambda agent: {
         **host.config,
         "enabled": agent is None or agent.config.profile != "writer",
@@ -433,7 +469,7 @@ async def test_scopes_decide_what_is_recorded(host: Host) -> None:
 
 
 async def test_sampling_takes_whole_trees(tmp_path: Path) -> None:
-    with Host(tmp_path, config={"sampling_rate": 0.5}) as host:
+    with Host(tmp_path, config={"sampling_rate": 0.5}, in_thread=True) as host:
 
         def model(agent: Agent, lines: list[Line]) -> str:
             if agent.number == 0 and agent.loop_data.iteration == 0:
@@ -450,7 +486,8 @@ async def test_sampling_takes_whole_trees(tmp_path: Path) -> None:
         assert 8 <= len(sessions) <= 32  # of 40 at one half; outside with a chance below 1 in 10,000
 
 
-async def test_trap_g_settings_are_read_rarely_and_never_in_a_hook(host: Host) -> None:
+async def test_trap_g_settings_are_read_rarely_and_never_in_a_hook(light: Host) -> None:
+    host = light
     threads: list[str] = []
 
     def config(agent: Any) -> dict[str, Any]:
@@ -465,17 +502,17 @@ async def test_trap_g_settings_are_read_rarely_and_never_in_a_hook(host: Host) -
 
 
 async def test_the_switch_is_remembered(tmp_path: Path) -> None:
-    with Host(tmp_path) as host:
+    with Host(tmp_path, in_thread=True) as host:
         host.runtime.pause(True)
         await until((host.plugin / "data" / "state.json").exists)
-    with Host(tmp_path) as host:
+    with Host(tmp_path, in_thread=True) as host:
         await until(lambda: status(host)["state"] == "paused")
         await host.ask("Private")
         assert status(host)["recorded"] == 0
 
 
 async def test_feedback_finds_trajectory_and_turn_also_after_a_restart(tmp_path: Path) -> None:
-    with Host(tmp_path) as host:
+    with Host(tmp_path, in_thread=True) as host:
         host.tools["shell"] = shell
         answers = iter([say("shell", cmd="ls"), say("response", text="done")])
         host.model = lambda agent, lines: next(answers)
@@ -487,7 +524,7 @@ async def test_feedback_finds_trajectory_and_turn_also_after_a_restart(tmp_path:
         )
         assert told["ok"] and told["queued"]
         await until(lambda: status(host)["feedback"] == 1)
-    with Host(tmp_path) as host:
+    with Host(tmp_path, in_thread=True) as host:
         host.runtime.feedback(
             context_id=context.id, message_id=answer, signal="rating", value=0.75, feedback_id="same"
         )
@@ -519,8 +556,11 @@ def _votes(data: Path) -> list[dict[str, Any]]:
 async def test_work_and_votes_arrive_and_a_deployment_is_shown(
     tmp_path: Path, bus: Bus, nats_server: NatsServer
 ) -> None:
+    """The address with the agents' login is a secret of Agent Zero: agents can read the settings."""
     url = nats_server.logins.url("agent", nats_server.url)
-    with Host(tmp_path, config={"nats_url": url}) as host:
+    (tmp_path / "usr").mkdir()
+    (tmp_path / "usr" / "secrets.env").write_text(f"ONWARD_NATS_URL={url}\n")
+    with Host(tmp_path, in_thread=True) as host:
         context = host.context()
         await host.ask("Hi", context)
         answer = context.agent0.history.all()[-1].id
@@ -556,7 +596,7 @@ async def test_the_model_of_the_gateway_is_asked_at_the_start_of_a_task(tmp_path
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
         url = f"http://127.0.0.1:{server.server_port}"
-        with Host(tmp_path, config={"gateway_url": url}) as host:
+        with Host(tmp_path, config={"gateway_url": url}, in_thread=True) as host:
             await host.ask("Hi")
             await until(lambda: status(host)["model"]["id"] == "agent-zero-rl-v4")
             assert status(host)["gateway"] == url

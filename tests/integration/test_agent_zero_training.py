@@ -21,9 +21,12 @@ from agent_zero_world import until
 from coordinator_world import requests
 from training_service import TrainingService, training_service
 
+from onward import config
 from onward.bus import Bus
 from onward.contracts import Feedback, decode, subjects
 from onward.integrations.agent_zero import check, install
+from onward.tools import Toolbox
+from onward.tools.tool import parse_scopes
 from onward.training.role import trainer as role
 
 ASK = "Trigger training job with 10K samples from last 30 days"
@@ -75,8 +78,9 @@ async def service(bus: Bus, tmp_path: Path) -> AsyncIterator[TrainingService]:
 @pytest.fixture
 def host(tmp_path: Path, bus: Bus, monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
     monkeypatch.setenv("ONWARD_NATS_TOKEN", str(bus._options["token"]))
-    config = {"nats_url": bus.url, "allow": "train", "approve": "release"}
-    with Host(tmp_path / "a0", config={**config, "data_dir": str(tmp_path / "of-tools")}) as host:
+    given = {"nats_url": bus.url, "allow": "train", "approve": "release"}
+    given |= {"data_dir": str(tmp_path / "of-tools")}
+    with Host(tmp_path / "a0", config=given, in_thread=True) as host:
         monkeypatch.setitem(sys.modules, "helpers.tool", types.SimpleNamespace(Tool=Tool, Response=Response))
         contexts = types.SimpleNamespace(
             get=AgentContext.all.get, all=lambda: list(AgentContext.all.values())
@@ -94,6 +98,28 @@ def attach(host: Host, service: TrainingService, monkeypatch: pytest.MonkeyPatch
     training for the first time does not know it."""
     monkeypatch.setenv("AGENTGYM_RL_API_KEY", service.key)
     host.config["training_url"] = service.url
+
+
+def call_tools_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets the plugin's tools call a toolbox of this process, with the settings that ``onward mcp`` would
+    get: the tests before this one start the command, whose imports take seconds."""
+    from usr.plugins.onward.helpers import onward_tools  # type: ignore
+
+    loop = asyncio.get_running_loop()
+
+    def server_of(command: list[str], environment: dict[str, str]) -> Any:
+        given = dict(zip(command[4::2], command[5::2], strict=True))
+        settings = config.load(environ=environment, overrides={"data_dir": Path(given["--dir"])})
+        box = Toolbox(settings, scopes=parse_scopes(given["--scope"]))
+
+        def call(name: str, arguments: dict[str, Any]) -> str:
+            called = asyncio.run_coroutine_threadsafe(box.call(name, arguments), loop)
+            answer = called.result(60)
+            return onward_tools.error_text(answer.text) if answer.is_error else answer.text
+
+        return types.SimpleNamespace(call=call)
+
+    monkeypatch.setattr(onward_tools, "server_of", server_of)
 
 
 def text_of(lines: list[Line]) -> str:
@@ -145,8 +171,21 @@ async def test_call_subordinate_of_the_seed_starts_a_real_training_job(
     assert job["training_job_id"] == asked["training_job_id"]
 
 
-async def test_tools_never_raise_and_a_release_waits_for_a_person(host: Host) -> None:
+async def test_tools_never_raise_and_a_release_waits_for_a_person(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
     give_tools(host, "rl-trainer")
+    with monkeypatch.context() as here:
+        call_tools_here(here)
+        await _use_tools(host)
+    host.config["python"] = "/nowhere/python"
+    await asyncio.to_thread(host.runtime.settings._cached.clear)
+    context = host.context()
+    response = await host.tools["report"](Agent(1, context.config, context), {})
+    assert "do not answer" in json.loads(response.message)["error"]
+
+
+async def _use_tools(host: Host) -> None:
     context = host.context()
     agent = Agent(1, context.config, context)
 
@@ -172,9 +211,6 @@ async def test_tools_never_raise_and_a_release_waits_for_a_person(host: Host) ->
     wrong = await call("start_training", sample_size="many")
     assert "sample_size" in wrong["error"]
     assert "no argument 'colour'" in (await call("status", colour="red"))["error"]
-    host.config["python"] = "/nowhere/python"
-    await asyncio.to_thread(host.runtime.settings._cached.clear)
-    assert "do not answer" in (await call("report"))["error"]
 
 
 async def test_reports_of_the_coordinator_reach_the_chat(host: Host, bus: Bus) -> None:
@@ -313,6 +349,7 @@ async def test_reinforcement_learning_trainer_returns_the_solution_of_a_real_tra
         return Response(solutions[-1], break_loop=True)
 
     host.tools["rl_solution"] = keep
+    call_tools_here(monkeypatch)
     host.model = control_trainer
     host.rounds = 500
     async with training_service(bus, tmp_path / "trainer", takes=False) as served:
@@ -354,7 +391,7 @@ async def test_a_check_sees_files_hooks_gateway_and_bus(bus: Bus, tmp_path: Path
     nats = bus.url.replace("nats://", f"nats://{bus._options['token']}@")
     found = {one.name: one for one in await check.check(zero, gateway="http://127.0.0.1:9", nats=nats)}
     passed = {name for name, one in found.items() if one.passed}
-    assert passed == {"files", "version", "worker", "hooks", "bus"}, found
+    assert passed == {"files", "version", "worker", "failed tasks", "hooks", "bus"}, found
     assert "No gateway answers at http://127.0.0.1:9" in found["gateway"].message
     (zero / "agent.py").write_text("def monologue(): ...\n")
     (zero / install.PLUGIN / "plugin.yaml").unlink()

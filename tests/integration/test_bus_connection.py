@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 
 import nats.errors
 import nats.js.errors
@@ -37,6 +38,19 @@ async def test_a_publish_waits_out_an_absent_server_and_is_stored_once(own_serve
     acks = await asyncio.wait_for(asyncio.gather(*publishing), 20)
     assert sorted({ack.seq for ack in acks}) == list(range(1, 21))
     assert (await bus.js.stream_info("RL_TRAJECTORIES")).state.messages == 20
+    await bus.close()
+
+
+async def test_only_a_connection_that_was_there_is_logged_as_lost(own_server, caplog):
+    with caplog.at_level(logging.WARNING), pytest.raises(BusError, match="refused the login"):
+        await Bus.connect(own_server.url, token="wrong", connect_timeout=5.0)
+    assert "is lost" not in caplog.text
+    bus = await Bus.connect(own_server.url, token=own_server.token)
+    with caplog.at_level(logging.WARNING):
+        await own_server.kill()
+        async with asyncio.timeout(20):
+            while "the connection to NATS is lost; what is sent to it waits" not in caplog.text:
+                await asyncio.sleep(0.02)
     await bus.close()
 
 

@@ -15,80 +15,96 @@ from capture_world import close, trajectories
 from onward.lm.answer_form import AnswerForm
 
 PROGRAMS = Path(__file__).parents[2] / "examples" / "frameworks"
+RUNNER = Path(__file__).parents[1] / "worlds" / "framework_programs.py"
 OURS = ("langgraph", "openai_agents", "pydantic_ai", "smolagents")
 """Frameworks that install beside Onward. The others need a Python of their own, named in the environment."""
 OTHERS = {name: os.environ.get(f"ONWARD_{name.upper()}_PYTHON") for name in ("autogen", "crewai")}
 STRICT = ("openai_agents", "pydantic_ai")
 """Programs whose tools are strict: a real engine answers them under a grammar, and such work trains."""
-ASKED = {"What is 6 times 7?": (6, 7, "42"), "What is 8 times 9?": (8, 9, "72")}
+ASKED = {
+    "langgraph": ((61, 67), (71, 73)),
+    "openai_agents": ((79, 83), (89, 97)),
+    "pydantic_ai": ((43, 47), (53, 59)),
+    "smolagents": ((59, 61), (73, 79)),
+    "autogen": ((67, 71), (83, 89)),
+    "crewai": ((47, 53), (61, 71)),
+}
+"""Numbers that each program multiplies. No product is in a prompt of a framework."""
 
 
-def _python(name: str) -> str:
-    if name in OURS:
-        return sys.executable
-    found = OTHERS[name]
-    if not found:
-        pytest.skip(f"ONWARD_{name.upper()}_PYTHON names no Python that has {name}")
-    return found
+def _question(x: int, y: int) -> str:
+    return f"What is {x} times {y}?"
 
 
 def _script(messages: Any, adapter: str | None) -> str:
     """The model of these tests: multiplies with the tool, then answers with its result."""
     text = json.dumps(messages)
-    (question,) = (question for question in ASKED if question in text)
-    x, y, product = ASKED[question]
-    if not any(message["role"] == "tool" or "42" in text or "72" in text for message in messages):
+    ((x, y),) = {pair for pairs in ASKED.values() for pair in pairs if _question(*pair) in text}
+    if str(x * y) not in text:
         return json.dumps({"tool_name": "multiply", "tool_args": {"x": x, "y": y}})
     if "final_answer" in text:
-        return json.dumps({"tool_name": "final_answer", "tool_args": {"answer": product}})
-    return product
+        return json.dumps({"tool_name": "final_answer", "tool_args": {"answer": str(x * y)}})
+    return str(x * y)
 
 
-def _in_order(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Trajectories by the first question that their first turn contains."""
-    texts = {id(one): json.dumps(one["turns"][0]["observation"]) for one in found}
-    return [one for question in ASKED for one in found if question in texts[id(one)]]
-
-
-@pytest.mark.parametrize("name", [*OURS, *OTHERS])
-async def test_a_program_of_the_page_makes_one_trajectory_a_question_though_a_call_is_repeated(
-    world, nats_server, tmp_path, name
-):
-    world.engine.script = _script
-    world.engine.max_context = 32_768  # prompts of smolagents are long, and a token is a byte here
-    failures = iter((True,))
-    world.engine.fail = lambda adapter, session: next(failures, False)
+async def _run(world: Any, nats_url: str, folder: Path, python: str, commands: list[list[str]]) -> list[Any]:
     environment = {
         **os.environ,
         "OPENAI_BASE_URL": f"{world.gateway.server.url}/v1",
         "OPENAI_API_KEY": (world.settings.run_dir / "api.key").read_text(),
-        "NATS_URL": nats_server.url.replace("nats://", f"nats://{nats_server.token}@"),
+        "NATS_URL": nats_url,
         "CREWAI_DISABLE_TELEMETRY": "true",
         "OTEL_SDK_DISABLED": "true",
     }
     program = await asyncio.create_subprocess_exec(
-        *(_python(name), str(PROGRAMS / f"{name}_agent.py"), *ASKED),
+        *(python, str(RUNNER), json.dumps(commands)),
         env=environment,
-        cwd=tmp_path,
+        cwd=folder,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
-    out, errors = await asyncio.wait_for(program.communicate(), 120)
+    out, errors = await asyncio.wait_for(program.communicate(), 240)
     assert program.returncode == 0, errors.decode()
-    assert out.decode().split() == ["42", "72"]
-    found = await trajectories(world, 2)
-    for (_, _, product), one in zip(ASKED.values(), _in_order(found), strict=True):
-        assert product in json.dumps(one["turns"][-1]["action"])
+    return json.loads(out.splitlines()[-1])
+
+
+@pytest.mark.parametrize("names", [OURS, *((name,) for name in OTHERS)], ids="-".join)
+async def test_a_program_of_the_page_makes_one_trajectory_a_question_though_a_call_is_repeated(
+    world, nats_server, tmp_path, names
+):
+    """Without a question each says what to give. Those that install beside Onward share one process."""
+    python = sys.executable if names == OURS else OTHERS[names[0]]
+    if not python:
+        pytest.skip(f"ONWARD_{names[0].upper()}_PYTHON names no Python that has {names[0]}")
+    world.engine.script = _script
+    world.engine.max_context = 32_768  # prompts of smolagents are long, and a token is a byte here
+    seen: set[str] = set()
+    world.engine.fail = lambda adapter, session: not (session in seen or seen.add(session))
+    programs = {name: str(PROGRAMS / f"{name}_agent.py") for name in names}
+    asked = [[programs[name], *(_question(*pair) for pair in ASKED[name])] for name in names]
+    bus_url = nats_server.url.replace("nats://", f"nats://{nats_server.token}@")
+    bare = [[program] for program in programs.values()]
+    done = await _run(world, bus_url, tmp_path, python, [*bare, *asked])
+    for one in done[: len(names)]:
+        assert one["code"] == 2 and one["out"] == ""
+        assert "the following arguments are required: QUESTION" in one["errors"]
+    products = [[str(x * y) for x, y in ASKED[name]] for name in names]
+    assert [one["out"].split() for one in done[len(names) :]] == products
+    found = await trajectories(world, 2 * len(names))
+    for name, pair in [(one, pair) for one in names for pair in ASKED[one]]:
+        (one,) = [one for one in found if _question(*pair) in json.dumps(one["turns"][0]["observation"])]
+        assert str(pair[0] * pair[1]) in json.dumps(one["turns"][-1]["action"]), name
+        if name in STRICT:
+            (tool,) = one["turns"][0]["observation"]["context"]["tools"]
+            assert tool["function"]["strict"]
+            grammar = AnswerForm([tool]).grammar("words", lambda grammar: grammar)
+            assert '"additionalProperties": false' in grammar.source
     for one in found:
         assert one["metadata"]["outcome"] == {"status": "completed_successfully"}
         calls = [turn["action"].get("tool_name") for turn in one["turns"]]
         assert calls in (["multiply", None], ["multiply", "final_answer"])
-        if name in STRICT:
-            (tool,) = one["turns"][0]["observation"]["context"]["tools"]
-            assert tool["function"]["strict"] and world.engine.options is not None
-            grammar = AnswerForm([tool]).grammar("words", lambda grammar: grammar)
-            assert '"additionalProperties": false' in grammar.source
-    assert len({one["session_id"] for one in found}) == 2
+    assert len({one["session_id"] for one in found}) == 2 * len(names)
+    assert len(seen) == 2 * len(names)  # each began with a call that failed
 
 
 async def test_parallel_subagents_are_trajectories_of_their_own_in_the_session_of_their_task(world):

@@ -78,6 +78,7 @@ async def through_a_started_server(data: Path, trajectory_id: str) -> None:
     child = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "onward.cli", "mcp", "--http", "--port", "0", "--dir", str(data),
         stdout=asyncio.subprocess.PIPE, env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # ignored in a shell's background
     )  # fmt: skip
     assert child.stdout is not None
     try:

@@ -28,3 +28,25 @@ async def test_the_oldest_names_go_when_there_is_no_room_and_each_goes_in_time()
     assert [bool(kept.get("key", f"task-{number}")) for number in range(8)] == [False] * 5 + [True] * 3
     await clock.advance(SECONDS + 1)
     assert kept.get("key", "task-7") == []
+
+
+def test_a_key_with_many_records_pushes_out_its_own_and_none_of_another_key() -> None:
+    kept = KeptRecords(ManualClock(), limit=4000)
+    kept.add("quiet", "task", answer(1), "first of all")
+    for number in range(100):
+        kept.add("busy", f"task-{number}", answer(number), "x" * 200)
+    assert [one["text"] for one in kept.get("quiet", "task")] == ["first of all"]
+    left = [number for number in range(100) if kept.get("busy", f"task-{number}")]
+    assert left == list(range(100 - len(left), 100)) and len(left) > 10  # what others leave is used
+
+
+def test_keys_that_all_want_more_get_equal_shares() -> None:
+    kept = KeptRecords(ManualClock(), limit=6000)
+    for key in ("first", "second", "third"):  # one after the other: the first had all the room
+        for number in range(40):
+            kept.add(key, f"task-{number}", answer(number), "x" * 200)
+    left = [
+        sum(bool(kept.get(key, f"task-{number}")) for number in range(40))
+        for key in ("first", "second", "third")
+    ]
+    assert max(left) - min(left) <= 1 and min(left) >= 5

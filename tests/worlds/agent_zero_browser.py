@@ -58,8 +58,8 @@ class Recorded:
     def status(self) -> dict[str, Any]:
         return {
             "state": "paused" if self.paused else "recording", "reason": "", "recorded": 12, "queued": 3,
-            "open": 1, "feedback": 2, "opted_out": 0, "dropped": 0, "held": 0, "nats": "connected",
-            "gateway": "http://127.0.0.1:3000", "version": "0.1.0",
+            "open": 1, "feedback": 2, "opted_out": 0, "dropped": 0, "held": 0, "set_aside": 2,
+            "nats": "connected", "gateway": "http://127.0.0.1:3000", "version": "0.1.0",
             "model": {"id": "agent-zero-rl-v2.4", "version": "2.4", "event": "deployed",
                       "deployed_at": "2026-03-28T12:00:00Z"},
         }  # fmt: skip

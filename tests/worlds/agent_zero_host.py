@@ -1,6 +1,6 @@
 """A host that keeps Agent Zero's event order, with a scripted model and scripted tools in place of real ones.
 
-``Host`` copies the plugin below a folder of its own and puts Agent Zero's module names in place, so that the
+``Host`` puts the plugin below a folder of its own and puts Agent Zero's module names in place, so that the
 plugin's files run unchanged. The order of one task is that of the pinned version:
 
 hist_add_user_message → monologue/start → monologue_start → [message_loop_start → message_loop_prompts_after →
@@ -28,6 +28,8 @@ from agent_zero_extensions import Extension, Extensions, extensible
 import onward.integrations.agent_zero.plugin as plugin_package
 
 PLUGIN = Path(plugin_package.__file__).parent
+LINKED = ("agents", "api", "extensions", "webui")
+"""Folders of the plugin that a host links to. The rest is copied: the plugin finds its place by its files."""
 _hosts: list[Host] = []
 
 
@@ -389,8 +391,16 @@ async def parallel(agent: Agent, args: dict[str, Any]) -> Response:
 class Host:
     """One Agent Zero. ``with host:`` while it runs; its modules are gone afterwards."""
 
-    def __init__(self, root: Path, *, with_plugin: bool = True, config: dict[str, Any] | None = None) -> None:
-        self.root = root
+    def __init__(
+        self,
+        root: Path,
+        *,
+        with_plugin: bool = True,
+        config: dict[str, Any] | None = None,
+        in_thread: bool = False,
+    ) -> None:
+        """``in_thread``: the worker is no process of its own (``agent_zero_thread``)."""
+        self.root, self._in_thread = root, in_thread
         self.rounds = 40
         self.system = "You are agent 0."
         self.reasoning = ""
@@ -407,7 +417,9 @@ class Host:
         self.plugin = root / "usr" / "plugins" / "onward"
         root.mkdir(parents=True, exist_ok=True)
         if with_plugin and not self.plugin.exists():
-            shutil.copytree(PLUGIN, self.plugin, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(PLUGIN, self.plugin, ignore=shutil.ignore_patterns(*LINKED))
+            for name in LINKED:
+                (self.plugin / name).symlink_to(PLUGIN / name)
             (self.plugin / "worker.json").write_text(
                 json.dumps({"python": sys.executable, "version": "0.1.0"})
             )
@@ -433,6 +445,11 @@ class Host:
             if name != "helpers":
                 setattr(helpers, name.partition(".")[2], module)
         sys.path.insert(0, str(self.root))
+        if self._in_thread:
+            from agent_zero_thread import ThreadChild
+            from usr.plugins.onward.helpers import feed  # type: ignore
+
+            feed.Child = ThreadChild
         return self
 
     def __exit__(self, *_: object) -> None:

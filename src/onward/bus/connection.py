@@ -348,8 +348,8 @@ class Bus:
 
         async def on_disconnect() -> None:
             self._repeat_attempts()  # their answers were lost with the connection
-            if not self._closing:
-                log.warning("NATS is away; everything waits until it is back")
+            if self._client is client and not self._closing:
+                log.warning("the connection to NATS is lost; what is sent to it waits in this process")
 
         async def on_reconnect() -> None:
             log.info("NATS is back")

@@ -13,6 +13,7 @@ import typer
 from onward.cli import app, run_async
 from onward.cli.help import Commands
 from onward.cli.output import AsJson, print_json, say
+from onward.errors import ConfigError
 
 if TYPE_CHECKING:
     from onward.integrations.agent_zero.install import Step
@@ -30,7 +31,14 @@ Root = Annotated[
     Path,
     typer.Option("--path", metavar="FOLDER", help="Folder that Agent Zero runs in (/a0 in its container)."),
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and write nothing.")]
+PLANNED = {
+    "new": "would add",
+    "updated": "would update",
+    "removed": "would remove",
+    "kept": "would keep",
+}
+"""Words of a dry run for what a step would do."""
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and change nothing.")]
 
 
 @agent_zero.command("install")
@@ -58,7 +66,11 @@ def install_(
             err=True,
         )
     if not dry_run and not as_json:
-        say(f"The plugin is in {path / install.PLUGIN}: restart Agent Zero, then switch it on.")
+        say(
+            f"The plugin is in {path / install.PLUGIN}. Restart Agent Zero, then switch the plugin on in its "
+            f"web page: Plugins, tab Custom, the switch of the card 'Onward'. 'Config' on that card has the "
+            f"addresses of the gateway and of NATS."
+        )
 
 
 @agent_zero.command()
@@ -95,13 +107,47 @@ def uninstall(path: Root, dry_run: DryRun = False, as_json: AsJson = False) -> N
     _report(install.uninstall(path, dry_run=dry_run), dry_run, as_json)
 
 
+@agent_zero.command()
+def retry(path: Root) -> None:
+    """Try the tasks again that were put aside, since the worker ended on each of them.
+
+    The running worker records them one by one. One that ends it again stays where it is.
+
+    onward agent-zero retry --path /a0
+    """
+    from onward.integrations.agent_zero import install
+    from onward.integrations.agent_zero.worker.failed import FailedTasks
+
+    install.require_agent_zero(path)
+    try:
+        count = FailedTasks(path / install.PLUGIN / "data").ask_again()
+    except OSError as error:
+        raise ConfigError(
+            f"{path / install.PLUGIN / 'data'} cannot be written ({error.strerror}): run this as the user "
+            f"that Agent Zero runs as."
+        ) from None
+    if not count:
+        say("No task was put aside.")
+        return
+    say(
+        f"{count} put aside: the worker tries each once more while Agent Zero runs. What is left then: "
+        f"onward agent-zero check --path {path}"
+    )
+
+
 def _report(steps: Sequence[Step], dry_run: bool, as_json: bool) -> None:
     if as_json:
         print_json([vars(step) for step in steps])
         return
+    words = PLANNED if dry_run else {}
+    width = max(map(len, words.values()), default=8)
     for step in steps:
         if step.action != "unchanged":
-            say(f"{step.action:8} {step.path}" + (f" ({step.note})" if step.note else ""))
+            action = words.get(step.action, step.action)
+            say(f"{action:{width}} {step.path}" + (f" ({step.note})" if step.note else ""))
     counts = Counter(step.action for step in steps)
-    text = ", ".join(f"{number} {action}" for action, number in counts.items())
-    say(f"{text}. Nothing was written: this was a dry run." if dry_run else f"{text}.")
+    text = ", ".join(
+        f"{words[action]} {number}" if action in words else f"{number} {action}"
+        for action, number in counts.items()
+    )
+    say(f"{text}. Nothing was changed: this was a dry run." if dry_run else f"{text}.")

@@ -31,11 +31,13 @@ app.add_typer(tools_app, name="tools")
 
 
 @tools_app.command(name="list")
-def list_tools(as_json: AsJson = False) -> None:
+def list_tools(scope: ScopeList = ",".join(SCOPES), as_json: AsJson = False) -> None:
     """List the tools, each with the scope that it needs and its arguments.
 
     onward tools list
+    onward tools list --scope read
     """
+    scopes = parse_scopes(scope)
     rows = [
         {
             "tool": tool.name,
@@ -44,6 +46,7 @@ def list_tools(as_json: AsJson = False) -> None:
             "what": tool.summary,
         }
         for tool in TOOLS.values()
+        if tool.scope in scopes
     ]
     if as_json:
         print_json(rows)

@@ -22,6 +22,8 @@ from onward.errors import ContractError
 
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 32
+NAMED_FAULTS = 8
+"""Faulty fields that a sentence names after the first."""
 
 M = TypeVar("M", bound=Part)
 
@@ -191,21 +193,44 @@ def validate(document: Any, model: type[M]) -> M:
     try:
         return model.model_validate(document, context=KEEP_FOREIGN)
     except ValidationError as error:
-        raise ContractError("schema", explain(error, model)) from None
+        faults = _faults_of(error)
+        raise ContractError("schema", _sentence(error, model, faults), faults) from None
 
 
 def explain(error: ValidationError, model: type[Part]) -> str:
-    """Describes the first fault in one sentence, from field names, positions and expected forms alone."""
-    count = error.error_count()
-    if count > MAX_FAULTS:
-        return f"{model.__name__} does not fit its schema in {count} places."
-    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    subject, _, expected = first["msg"].partition(" ")
-    what = expected if subject in ("Input", "List", "String", "Dictionary") else first["msg"]
-    if first["type"] == "missing":
-        what = "is required"
-    more = f" ({count - 1} more)" if count > 1 else ""
-    return f"{model.__name__}{_path(first['loc'])} {what}{more}."
+    """Describes the first fault in one sentence and names the next ones, from field names, positions and
+    expected forms alone."""
+    return _sentence(error, model, _faults_of(error))
+
+
+def _sentence(error: ValidationError, model: type[Part], faults: list[str]) -> str:
+    if not faults:
+        return f"{model.__name__} does not fit its schema in {error.error_count()} places."
+    others = [fault.partition(" ")[0] for fault in faults[1 : 1 + NAMED_FAULTS]]
+    left = len(faults) - 1 - len(others)
+    end = f" and {left} more" if left else ""
+    more = f"; also wrong: {', '.join(others)}{end}" if others else ""
+    return f"{model.__name__}{faults[0]}{more}."
+
+
+def _faults_of(error: ValidationError) -> list[str]:
+    """Returns each faulty field once, as ``.turns[0].turn_id is required``; none of more than a hundred.
+
+    A field that may have one of several forms has a fault for each of them: they are joined."""
+    if error.error_count() > MAX_FAULTS:
+        return []
+    found: dict[str, str] = {}
+    for fault in error.errors(include_url=False, include_context=False, include_input=False):
+        subject, _, expected = fault["msg"].partition(" ")
+        what = expected if subject in ("Input", "List", "String", "Dictionary") else fault["msg"]
+        if fault["type"] == "missing":
+            what = "is required"
+        path = _path(fault["loc"])
+        if path not in found:
+            found[path] = what
+        elif what.startswith("should be ") and what not in found[path]:
+            found[path] += f" or {what.removeprefix('should be ')}"
+    return [f"{path} {what}" for path, what in found.items()]
 
 
 def _path(loc: tuple[int | str, ...]) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import shlex
 import sys
 from pathlib import Path
 
@@ -111,6 +112,10 @@ async def run(options: argparse.Namespace) -> None:
         bar.finish()
     if model is None:
         print_line(progress_line(done, len(workflows)))
+    if options.out is not None:
+        print_line(
+            f"The trained policy is in {options.out}: go on with --resume {shlex.quote(str(options.out))}."
+        )
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -40,7 +40,8 @@ def _from_text(value: Any) -> Any:
     try:
         return decode_document(value.encode(), max_bytes=MAX_DOCUMENT)
     except ContractError as error:
-        raise ValueError(f"the text is not usable as JSON ({str(error).rstrip('.')})") from None
+        why = str(error).rstrip(".").replace("The message", "the text").replace("the message", "the text")
+        raise ValueError(f"{why}; give a JSON object, or its text") from None
 
 
 Document = Annotated[
@@ -49,13 +50,14 @@ Document = Annotated[
 """A JSON object, or its text."""
 
 
-def _object_or_id(value: Any) -> Any:
+def _object_or_text(value: Any) -> Any:
     return _from_text(value) if isinstance(value, str) and value.lstrip().startswith("{") else value
 
 
-DocumentOrId = Annotated[
-    dict[str, Any] | str, BeforeValidator(_object_or_id), WithJsonSchema({"type": ["object", "string"]})
+DocumentOrText = Annotated[
+    dict[str, Any] | str, BeforeValidator(_object_or_text), WithJsonSchema({"type": ["object", "string"]})
 ]
+"""A JSON object, its text, or any other text."""
 Documents = Annotated[
     list[dict[str, Any]],
     BeforeValidator(_from_text),
@@ -101,7 +103,9 @@ class ValidateTrajectory(Arguments):
 
 
 class RedactSensitiveInfo(Arguments):
-    trajectory_data: Document = Field(description="The trajectory or other JSON object with the text.")
+    trajectory_data: DocumentOrText = Field(
+        description="The trajectory or other JSON object with the text; or plain text."
+    )
     patterns: list[Annotated[str, Field(min_length=1, max_length=64)]] | None = Field(
         None,
         max_length=50,
@@ -111,7 +115,7 @@ class RedactSensitiveInfo(Arguments):
 
 
 class ComputeReward(Arguments):
-    trajectory: DocumentOrId = Field(
+    trajectory: DocumentOrText = Field(
         description="The trajectory to score; or the id of a stored one, to explain the reward that it got."
     )
     historical_data: Documents | None = Field(

@@ -47,10 +47,10 @@ _ALL = (
     ),
     Tool(
         "redact_sensitive_info", "read", of.RedactSensitiveInfo,
-        "Returns a document with secrets and personal data replaced: API keys, passwords, tokens, e-mail "
-        "addresses, phone numbers, names, cards, PII. Use it to redact, mask, remove, scrub, anonymise, "
-        "clean or hide sensitive information before text is shared, stored or shown, and to count what "
-        "leaked. Changes nothing that is stored.",
+        "Returns a document or text with secrets and personal data replaced: API keys, passwords, tokens, "
+        "e-mail addresses, phone numbers, names, cards, PII. Use it to redact, mask, remove, scrub, "
+        "anonymise, clean or hide sensitive information before text is shared, stored or shown, and to count "
+        "what leaked. Changes nothing that is stored.",
         "data:redact_sensitive_info",
     ),
     Tool(

@@ -50,20 +50,24 @@ async def validate_trajectory(box: Toolbox, arguments: ValidateTrajectory) -> di
     try:
         found = validate(arguments.trajectory_data, MODELS[arguments.schema_name])
     except ContractError as error:
-        return {"valid": False, "schema": arguments.schema_name, "reason": error.reason, "error": str(error)}
+        faults = [fault.removeprefix(".") for fault in error.faults]
+        said = {"reason": error.reason, "error": str(error), "faults": faults}
+        return {"valid": False, "schema": arguments.schema_name, **said}
     turns = {"turns": len(found.turns)} if isinstance(found, Trajectory) else {}
     return {"valid": True, "schema": arguments.schema_name, **turns}
 
 
 async def redact_sensitive_info(box: Toolbox, arguments: RedactSensitiveInfo) -> dict[str, Any]:
-    """Redacts a document. ``patterns`` chooses the kinds that are reported: every kind is removed."""
+    """Redacts a document or a text. Every kind is removed; ``patterns`` chooses those that are reported."""
     document = arguments.trajectory_data
-    redact = box.redactor.trajectory if "turns" in document else box.redactor.document
+    is_trajectory = isinstance(document, dict) and "turns" in document
+    redact: Any = box.redactor.trajectory if is_trajectory else box.redactor.document
     found = await asyncio.to_thread(redact, document)
     counts = found.counts
     if arguments.patterns is not None:
         counts = {name: _counted(name, counts) for name in arguments.patterns}
-    text = canonical_json(found.document).decode()
+    clean = found.document
+    text = clean if isinstance(clean, str) else canonical_json(clean).decode()
     return {"replaced": counts, "policy_version": found.policy_version, **page(text, arguments.offset)}
 
 
@@ -88,7 +92,12 @@ async def compute_reward(box: Toolbox, arguments: ComputeReward) -> dict[str, An
             raise ConfigError("weights and historical_data go with a whole trajectory, not with an id.")
         found = await box.service.training().call("GET", f"/rewards/{name}")
         return await asyncio.to_thread(untrusted, found, box.redactor)
-    return await asyncio.to_thread(_score, box, arguments)
+    try:
+        return await asyncio.to_thread(_score, box, arguments)
+    except ContractError as error:
+        if len(error.faults) < 2:
+            raise
+        raise ConfigError(f"{error} validate_trajectory lists each of the {len(error.faults)}.") from None
 
 
 def _score(box: Toolbox, arguments: ComputeReward) -> dict[str, Any]:

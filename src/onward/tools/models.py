@@ -57,13 +57,17 @@ async def _download(settings: Settings, key: str, folder: Path) -> dict[str, Any
 
 def key_of(path: str, settings: Settings) -> str:
     """Returns the key of a checkpoint in the store of models. Raises ConfigError for a path outside of it."""
-    from onward.release.admin_requests import confined_key
     from onward.warehouse.objects import check_key
 
-    if "://" not in path and not path.startswith("/"):
-        return check_key(path.strip("/"))
     local = str((settings.data_dir / "objects").resolve())
-    return confined_key(path, (settings.objects_at, local, Path(local).as_uri()))
+    roots = [f"{store.rstrip('/')}/" for store in (settings.objects_at, local, Path(local).as_uri())]
+    root = next((root for root in roots if path.startswith(root)), "")
+    if not root and ("://" in path or path.startswith("/")):
+        raise ConfigError(
+            f"s3_path is {path[:120]!r}: expected a folder in the store of models, {roots[0]}, or its key "
+            f"there, such as checkpoints/JOB/EPOCH."
+        )
+    return check_key(path.removeprefix(root).strip("/"))
 
 
 def target(given: str, root: Path) -> Path:

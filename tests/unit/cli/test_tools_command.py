@@ -28,6 +28,9 @@ def test_the_list_and_the_schemas_are_those_of_the_package() -> None:
     rows = json.loads(output)
     assert [(row["tool"], row["scope"]) for row in rows] == [(one.name, one.scope) for one in TOOLS.values()]
     assert all(name in run_command("onward tools list")[1] for name in TOOLS)
+    code, output = run_command("onward tools list --scope release,train --json")
+    allowed = [one.name for one in TOOLS.values() if one.scope != "read"]
+    assert [row["tool"] for row in json.loads(output)] == allowed
     code, output = run_command("onward tools schema")
     assert json.loads(output) == openai_tools(SCOPES)
     code, output = run_command("onward tools schema --format mcp --scope read")
@@ -50,6 +53,7 @@ def test_a_call_prints_what_an_agent_would_get(tmp_path: Path) -> None:
         ("onward tools call status '{'", "The arguments are '{': give one JSON object in quotes"),
         ("onward tools call start_training --scope read", "start_training needs the scope 'train'"),
         ("onward tools schema --scope admin", "--scope is 'admin': expected one or more of read,train"),
+        ("onward tools list --scope all", "--scope is 'all': expected one or more of read,train,release"),
         ("onward mcp --scope ''", "--scope is ''"),
         ("onward tools choose --base-url http://127.0.0.1:9 --model m", "does not answer"),
     ],

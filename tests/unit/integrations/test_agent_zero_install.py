@@ -288,17 +288,26 @@ def run(*words: object) -> tuple[int, str]:
 
 def test_commands_report_and_refuse(zero: Path, tmp_path: Path) -> None:
     code, output = run("install", "--path", zero, "--dry-run")
-    assert code == 0 and "Nothing was written: this was a dry run." in output
-    assert f"new      {ROLE}" in output
+    assert code == 0 and "Nothing was changed: this was a dry run." in output
+    assert f"would add    {ROLE}" in output
     code, output = run("install", "--path", zero)
-    assert code == 0 and output.splitlines()[-1].startswith("The plugin is in ")
+    assert code == 0 and f"new      {ROLE}" in output
+    *_, counted, last = output.splitlines()
+    count = int(counted.removesuffix(" new."))
+    assert (
+        last.startswith("The plugin is in ")
+        and "Plugins, tab Custom, the switch of the card 'Onward'" in last
+    )
+    code, output = run("uninstall", "--path", zero, "--dry-run")
+    assert code == 0 and f"would remove {ROLE}" in output and "removed" not in output
+    assert output.splitlines()[-1] == f"would remove {count}. Nothing was changed: this was a dry run."
     code, output = run("install", "--path", tmp_path)
     assert code == 2
     assert len(output.splitlines()) == 1 and "is no Agent Zero: expected agent.py and helpers/" in output
     nowhere = ("--gateway", "http://127.0.0.1:9", "--nats", "nats://127.0.0.1:9")
     code, output = run("check", "--path", zero, *nowhere)
     assert code == 1
-    assert [line[:4] for line in output.splitlines()] == ["ok  "] * 4 + ["FAIL"] * 2
+    assert [line[:4] for line in output.splitlines()] == ["ok  "] * 5 + ["FAIL"] * 2
     code, output = run("uninstall", "--path", zero, "--json")
     assert code == 0 and {step["action"] for step in json.loads(output)} == {"removed"}
     code, output = run("uninstall", "--path", zero)
@@ -310,14 +319,6 @@ def test_a_worker_that_cannot_start_is_said_at_the_installation(zero: Path) -> N
     assert code == 0 and "There is no program /no/such on this machine" in output
     code, output = run("install", "--path", zero, "--python", sys.executable)
     assert code == 0 and "There is no program" not in output
-
-
-def test_a_check_before_the_installation_asks_for_it_once(zero: Path) -> None:
-    closed = "http://127.0.0.1:1", "nats://127.0.0.1:1"
-    code, output = run("check", "--path", zero, "--gateway", closed[0], "--nats", closed[1])
-    assert code == 1 and "FAIL files: The plugin is not installed: run onward agent-zero install." in output
-    assert "None" not in output and "version" not in output
-    assert output.count("nats://127.0.0.1:1") == 1
 
 
 def test_the_wheel_gets_every_file_of_the_plugin() -> None:

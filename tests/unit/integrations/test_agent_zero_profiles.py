@@ -146,6 +146,12 @@ def test_keys_of_the_tools_come_from_secrets_and_not_from_the_settings(
     )
     assert (found["NATS_URL"], found["NATS_TOKEN"]) == ("nats://n:4222", word)
     assert "AGENTGYM_RL_URL" not in found
+    address = {"ONWARD_NATS_URL": f"nats://agent:{word}@n:4222"}
+    assert onward_tools.environment_of({}, address)["NATS_URL"] == address["ONWARD_NATS_URL"]
+    assert onward_tools.environment_of({"nats_url": "nats://n:1"}, address)["NATS_URL"] == "nats://n:1"
+    assert "NATS_URL" not in onward_tools.environment_of(
+        {"data_dir": "/srv"}, address
+    )  # it has its own login
 
 
 def test_a_server_that_cannot_start_or_ends_is_one_sentence(tmp_path: Path) -> None:

@@ -165,14 +165,14 @@ async def test_a_saved_policy_goes_on_and_a_foreign_file_is_refused(tmp_path: Pa
 def test_the_command_prints_a_line_per_episode_and_the_progress(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    assert (
-        train.main(["--episodes", "2", "--workflows", "1", "--out", str(tmp_path / "p.json"), "--quiet"]) == 0
-    )
+    out = tmp_path / "p.json"
+    assert train.main(["--episodes", "2", "--workflows", "1", "--out", str(out), "--quiet"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 3
+    assert len(lines) == 4
     assert all(line.startswith("Synthetic: ") for line in lines[:2])
     assert lines[2].endswith("(1 workflows).")
-    assert (tmp_path / "p.json").is_file()
+    assert lines[3] == f"The trained policy is in {out}: go on with --resume {out}."
+    assert out.is_file()
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,32 @@ async def test_an_invalid_trajectory_is_a_result_that_names_the_field_and_no_val
     words = await refused(box, "validate_trajectory", trajectory_data=TRAJECTORY, schema="../x.json")
     assert words.startswith("Argument 'schema' of validate_trajectory is not usable")
     text = await refused(box, "validate_trajectory", trajectory_data="{not json")
-    assert "is not usable as JSON" in text
+    assert text.endswith("is not usable: the text is not JSON; give a JSON object, or its text.")
+
+
+async def test_every_wrong_field_is_named_with_its_path(box: Toolbox) -> None:
+    broken = copy.deepcopy(TRAJECTORY)
+    del broken["session_id"], broken["turns"][1]["result"]
+    shown = await found(box, "validate_trajectory", trajectory_data=broken)
+    assert shown["error"] == "Trajectory.session_id is required; also wrong: .turns[1].result."
+    assert shown["faults"] == ["session_id is required", "turns[1].result is required"]
+    words = await refused(box, "compute_reward", trajectory=broken)
+    assert words == f"{shown['error']} validate_trajectory lists each of the 2."
+    shown = await found(box, "validate_trajectory", trajectory_data={"turns": []})
+    assert "trajectory_id" in shown["error"] and len(shown["faults"]) == 8
+    assert {fault.partition(" ")[0] for fault in shown["faults"]} == {
+        "trajectory_id", "session_id", "agent_id", "start_timestamp", "end_timestamp", "turns",
+        "task_context", "metadata",
+    }  # fmt: skip
+
+
+async def test_plain_text_is_redacted_as_it_is(box: Toolbox) -> None:
+    mail = "ann.lee@wollmilch" + ".de"
+    shown = await found(box, "redact_sensitive_info", trajectory_data=f"[1] write to {mail}")
+    assert shown["replaced"] == {"EMAIL": 1}
+    assert shown["untrusted"].startswith("[1] write to <EMAIL") and mail not in json.dumps(shown)
+    words = await refused(box, "redact_sensitive_info", trajectory_data='{"to": ')
+    assert "the text is not JSON" in words and "message" not in words
 
 
 async def test_redaction_counts_the_kinds_that_were_asked_for_and_removes_all(box: Toolbox) -> None:

@@ -92,7 +92,9 @@ def test_a_link_that_leads_outside_is_refused(tmp_path: Path) -> None:
 def test_a_checkpoint_outside_the_store_is_refused(tmp_path: Path) -> None:
     settings = Settings(data_dir=tmp_path)
     for path in ("/etc/passwd", "s3://other/x", "file:///etc"):
-        with pytest.raises(ConfigError, match="in the store of models"):
+        with pytest.raises(
+            ConfigError, match=f"^s3_path is '{path}': expected a folder in the store of models"
+        ):
             models.key_of(path, settings)
     with pytest.raises(ObjectError, match="is not usable"):
         models.key_of("checkpoints/../../etc", settings)

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from onward import __version__
@@ -14,10 +14,19 @@ from onward.bus import Bus
 from onward.errors import OnwardError, hide_login
 from onward.files import read_json
 from onward.integrations.agent_zero import install
+from onward.integrations.agent_zero.worker.failed import FailedTasks
+from onward.integrations.agent_zero.worker.secrets import TOKEN, URL, Secrets
+
+if TYPE_CHECKING:
+    import httpx
 
 GATEWAY = "http://127.0.0.1:3000"
 NATS = "nats://127.0.0.1:4222"
 SECONDS = 5.0
+OUTBOX_MB = 1024
+"""Default of the plugin's setting ``outbox_mb``."""
+LONGEST_SHOWN = 60
+"""Characters that are shown of another server's answer."""
 _IMPLICIT = "_functions"
 _SEARCHED = ("*.py", "helpers/*.py", "extensions/python/**/*.py", "webui/js/*.js", "webui/**/*.html")
 """Files of Agent Zero that name its extension points."""
@@ -39,12 +48,15 @@ async def check(root: Path, *, gateway: str | None = None, nats: str | None = No
     install.require_agent_zero(root)
     found = [_files(root)]
     if install.installed_version(root) is not None:
-        found += [_version(root), _worker(root)]
+        found += [_version(root), _worker(root), _set_aside(root)]
     found += _hooks(root)
     given = settings_of(root)
     gateway_url = gateway or str(given.get("gateway_url") or os.environ.get("TENSORZERO_BASE_URL", GATEWAY))
-    nats_url = nats or str(given.get("nats_url") or os.environ.get("NATS_URL", NATS))
-    return [*found, await _gateway(gateway_url), await _bus(nats_url)]
+    secrets = Secrets(root)
+    secrets.values()  # reads the files
+    known = given.get("nats_url") or secrets.named_value(URL) or os.environ.get("NATS_URL", NATS)
+    nats_url = nats or str(known)
+    return [*found, await check_gateway(gateway_url), await _bus(root, nats_url, secrets.named_value(TOKEN))]
 
 
 def settings_of(root: Path) -> dict[str, Any]:
@@ -106,6 +118,24 @@ def _worker(root: Path) -> Check:
     )
 
 
+def _set_aside(root: Path) -> Check:
+    """Looks for tasks on which the worker ended each time."""
+    try:
+        found = FailedTasks(_data(root)).all()
+    except OnwardError as error:
+        return Check("failed tasks", False, str(error))
+    if not found:
+        return Check("failed tasks", True, "No task was put aside.")
+    first = found[0]
+    return Check(
+        "failed tasks",
+        False,
+        f"{len(found)} put aside, encrypted, in {_data(root) / 'failed.held'}. The oldest one "
+        f"({first.held_id}, {first.since}): {first.error}. Try again with "
+        f"onward agent-zero retry --path {root}.",
+    )
+
+
 def _hooks(root: Path) -> Iterator[Check]:
     source = "".join(
         path.read_text(errors="replace") for pattern in _SEARCHED for path in sorted(root.glob(pattern))
@@ -120,7 +150,8 @@ def _hooks(root: Path) -> Iterator[Check]:
         yield Check("hooks", True, f"All {len(wanted)} hooks are there.")
 
 
-async def _gateway(url: str) -> Check:
+async def check_gateway(url: str) -> Check:
+    """Asks who answers at the gateway's address: many programs have a ``/health``."""
     import httpx
 
     try:
@@ -128,24 +159,70 @@ async def _gateway(url: str) -> Check:
             answer = await client.get(url.rstrip("/") + "/health")
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         why = type(error).__name__
-        return Check("gateway", False, f"No gateway answers at {hide_login(url)} ({why}): run onward up.")
-    if answer.status_code == 200:
-        return Check("gateway", True, f"The gateway at {hide_login(url)} answers.")
-    return Check("gateway", False, f"{hide_login(url)} answers {answer.status_code}: is it Onward's gateway?")
+        return Check(
+            "gateway",
+            False,
+            f"No gateway answers at {hide_login(url)} ({why}): run onward up. Tasks are recorded without "
+            f"it; an agent whose model provider is the gateway gets no answers.",
+        )
+    what = _other_than_gateway(answer)
+    if what is None:
+        return Check("gateway", True, f"Onward's gateway at {hide_login(url)} answers.")
+    return Check(
+        "gateway",
+        False,
+        f"{hide_login(url)} is not Onward's gateway: {what}. Give the address that 'onward up' prints as the "
+        f"gateway's.",
+    )
 
 
-async def _bus(url: str) -> Check:
+def _other_than_gateway(answer: httpx.Response) -> str | None:
+    """Returns what answered on the way of the gateway's ``/health``; None for the gateway itself."""
+    try:
+        told = answer.json()
+    except ValueError:
+        told = None
+    service = told.get("service") if isinstance(told, dict) else None
+    if answer.status_code == 200 and service == "gateway":
+        return None
+    if answer.status_code == 200 and isinstance(service, str):
+        return f"the service {_shown(service)} answers there"
+    body = _shown(answer.text) if answer.text.strip() else "nothing"
+    return f"/health is answered by {answer.status_code} and {body}"
+
+
+def _shown(text: str) -> str:
+    """Returns the begin of a foreign text on one line, in quotes."""
+    words = "".join(one if one.isprintable() else " " for one in text[: LONGEST_SHOWN + 1]).split()
+    line = " ".join(words)
+    return repr(line if len(line) <= LONGEST_SHOWN else f"{line[:LONGEST_SHOWN]}…")
+
+
+def _data(root: Path) -> Path:
+    return root / install.PLUGIN / "data"
+
+
+def _waiting(root: Path) -> str:
+    """Says where work waits while the bus is away, and for how long."""
+    given = settings_of(root).get("outbox_mb") or OUTBOX_MB
+    return (
+        f"Finished tasks and votes wait in {_data(root)} (outbox.db, up to {given} MiB, and feedback.db) for "
+        f"as long as it is away, and are sent when it is back."
+    )
+
+
+async def _bus(root: Path, url: str, token: str | None) -> Check:
     shown = hide_login(url)
     try:
-        token = None if urlsplit(url).password else os.environ.get("ONWARD_NATS_TOKEN")
-        bus = await Bus.connect(url, token=token, connect_timeout=SECONDS)
+        login = None if urlsplit(url).password else token
+        bus = await Bus.connect(url, token=login, connect_timeout=SECONDS)
     except (OnwardError, ValueError) as error:
         why = str(error)
         if "refused the login" in why:
             why = (
-                f"NATS at {shown} refused the login: set ONWARD_NATS_TOKEN, or give --nats the address in "
-                f"run/agent.url of the data folder."
+                f"NATS at {shown} refused the login: make the content of run/agent.url of the data folder "
+                f"the secret ONWARD_NATS_URL of Agent Zero, or give it to --nats."
             )
-        return Check("bus", False, why)
+        return Check("bus", False, f"{why} {_waiting(root)}")
     await bus.close()
     return Check("bus", True, f"The NATS server at {shown} answers.")

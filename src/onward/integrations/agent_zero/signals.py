@@ -8,7 +8,6 @@ never reach this module.
 
 from __future__ import annotations
 
-from onward.reward.components.user_feedback import VALUES
 from onward.reward.measures.correction_requests import asks_for_correction, says_thanks
 
 MESSAGE = "message"
@@ -27,4 +26,8 @@ def of_message(text: str) -> str | None:
 
 def value_of(signal: str) -> float | None:
     """Returns the worth of an implicit signal in the reward; None for an unknown one."""
+    from onward.reward.components.user_feedback import (
+        VALUES,
+    )  # not in the worker, which starts faster without
+
     return VALUES.get(signal)

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from onward.files import OWNER_ALONE
+from onward.integrations.agent_zero.plugin.helpers import log
 from onward.processes import stay_deaf
-from onward.telemetry import logs
 
 TICK_SECONDS = 0.5
 
@@ -38,36 +38,31 @@ def main() -> None:
     from onward.integrations.agent_zero.worker.service import Worker
 
     worker = Worker(given.root, given.data, say)
-    events: queue.Queue[dict[str, Any] | None] = queue.Queue(1024)
+    lines: queue.Queue[bytes | None] = queue.Queue(1024)
     parent = os.getppid()
-    threading.Thread(target=_read, args=(events,), name="onward-input", daemon=True).start()
+    threading.Thread(target=_read, args=(lines,), name="onward-input", daemon=True).start()
     told = 0.0
     while True:
         try:
-            event = events.get(timeout=TICK_SECONDS)
+            line = lines.get(timeout=TICK_SECONDS)
         except queue.Empty:
             # The input stays open after Agent Zero's end if a process that it forked has it, too.
-            event = {} if os.getppid() == parent else None
-        if event is None:
+            line = b"" if os.getppid() == parent else None
+        if line is None:
             break
-        if event:
-            worker.take(event)
+        if line:
+            worker.take_line(line)
         if time.monotonic() - told >= TICK_SECONDS:
             worker.tick()
+            log.follow(given.data)
             told = time.monotonic()
     worker.end()
 
 
-def _read(events: queue.Queue[dict[str, Any] | None]) -> None:
+def _read(lines: queue.Queue[bytes | None]) -> None:
     for line in sys.stdin.buffer:
-        try:
-            told = json.loads(line)
-        except ValueError:
-            logs.get("agent_zero").error("a line of the plugin could not be read", bytes=len(line))
-            continue
-        if isinstance(told, dict):
-            events.put(told)
-    events.put(None)
+        lines.put(line)
+    lines.put(None)
 
 
 if __name__ == "__main__":

@@ -10,8 +10,6 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-import httpx
-
 from onward.integrations.agent_zero.plugin.helpers.drafts import OMITTED
 from onward.telemetry import logs
 
@@ -22,6 +20,8 @@ _log = logs.get("agent_zero")
 
 def fetch(gateway_url: str, api_key: str | None, task: str) -> list[dict[str, Any]]:
     """Returns the records of a task; none if the gateway cannot be asked: the task is stored without."""
+    import httpx
+
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
     url = f"{gateway_url.rstrip('/')}/v1/records/{task}"
     for _ in range(TRIES):

@@ -12,6 +12,8 @@ from pathlib import Path
 from onward.redaction.known import in_environment
 from onward.redaction.propagation import MIN_LENGTH
 
+TOKEN, KEY, URL = "ONWARD_NATS_TOKEN", "ONWARD_API_KEY", "ONWARD_NATS_URL"
+"""Names of the plugin's own secrets: token of NATS, key of the gateway, address of NATS with its login."""
 _VAULTS = ("usr/secrets.env", "usr/projects/*/.a0proj/secrets.env", "usr/projects/*/secrets.env")
 _SETTINGS = ("usr/.env", ".env")
 

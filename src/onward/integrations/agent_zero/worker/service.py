@@ -2,11 +2,14 @@
 
 A task that cannot be stored at present, for example because the disk is full, is tried again until it can,
 and is not confirmed before. Agent Zero stores its events meanwhile, and gives them to the next worker if this
-one dies: a task that was stored already is stored once, since its id is the same.
+one dies: a task that was stored already is stored once, since its id is the same. What the worker works on is
+noted in a file, so that a task on which it dies each time is found and put aside.
 """
 
 from __future__ import annotations
 
+import json
+import re
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -16,14 +19,17 @@ from typing import Any
 from onward.capture.opt_out import OptOut
 from onward.capture.recorder import Recorder
 from onward.capture.recorder.preparation import agents_redactor
+from onward.clock import SystemClock
 from onward.errors import ConflictError, ContractError, OnwardError, RedactionError
 from onward.integrations.agent_zero import signals
+from onward.integrations.agent_zero.plugin.helpers.aside import Working
 from onward.integrations.agent_zero.worker import sampled
 from onward.integrations.agent_zero.worker.answers import Answers, Place
 from onward.integrations.agent_zero.worker.assembly import HOST_ENDED, Assembly
+from onward.integrations.agent_zero.worker.failed import FailedTasks
 from onward.integrations.agent_zero.worker.fitting import fit
 from onward.integrations.agent_zero.worker.reruns import renamed
-from onward.integrations.agent_zero.worker.secrets import Secrets
+from onward.integrations.agent_zero.worker.secrets import KEY, TOKEN, URL, Secrets
 from onward.integrations.agent_zero.worker.watch import Watch
 from onward.retry import Backoff
 from onward.telemetry import logs
@@ -36,7 +42,8 @@ LONGEST_PAUSE = 10.0
 END_SECONDS = 2.0
 ENDED_SECONDS = 30.0
 """Age at which a task that has ended is no longer the one that was stopped."""
-TOKEN, KEY = "ONWARD_NATS_TOKEN", "ONWARD_API_KEY"
+_NAME = re.compile(rb'"(?:t|id)":"([^"]{1,200})"')
+"""Id of a line's task or vote, which stands at the begin of the line."""
 _log = logs.get("agent_zero")
 
 
@@ -56,10 +63,29 @@ class Worker:
         self._backoff = Backoff(RETRY_SECONDS, LONGEST_PAUSE)
         self._failures = 0
         self._reason = ""
+        self._working = Working(data)
+        self._failed = FailedTasks(data)
+        self._retried: set[str] = set()
+        """Tasks from the sealed folder that are tried again."""
+
+    def take_line(self, line: bytes) -> None:
+        """Reads and handles one event of the plugin."""
+        found = _NAME.search(line, 0, 400)
+        self._working.note(found[1].decode(errors="replace") if found else "")
+        try:
+            event = json.loads(line)
+        except (ValueError, RecursionError):
+            event = None
+        if isinstance(event, dict):
+            self.take(event)
+        else:
+            _log.error("a line of the plugin could not be read", bytes=len(line))
+        self._working.note("")
 
     def take(self, event: Event) -> None:
         """Handles one event. Never raises: an event that cannot be handled is tried again or reported."""
         operation = event.get("op")
+        self._working.note(str(event.get("t") or event.get("id") or ""))
         try:
             if operation == "settings":
                 self._configure(event)
@@ -72,6 +98,9 @@ class Worker:
                 self._open[event["t"]].add(event)
             elif operation == "drop":
                 self._open.pop(event["t"], None)
+                self._failed.drop(str(event["t"]))
+            elif operation == "aside":
+                self._seal(event)
             elif operation == "close":
                 self._close(event)
             elif operation == "feedback" and self._watch is None:  # its file cannot be opened yet
@@ -83,12 +112,15 @@ class Worker:
                 self._later.clear()
         except (OnwardError, sqlite3.Error, OSError, TimeoutError) as error:
             self._try_later(event, error)
-        except Exception as error:  # a defect of ours: this task is lost, and says so
+        except Exception as error:  # a defect of ours: the task is put aside as it is
             _log.error("an event could not be handled", operation=str(operation), reason=type(error).__name__)
-            self._done(event, "failed")
+            self._break(event, error)
+        finally:
+            self._working.note("")
 
     def tick(self) -> None:
         """Tries again what could not be stored, and reports the figures."""
+        self._retry_failed()
         due = self._due()
         for event in due:
             self.take(event)
@@ -134,7 +166,7 @@ class Worker:
         values = self._secrets.values()
         self._start_recorder(values)
         token, key = self._secrets.named_value(TOKEN), self._secrets.named_value(KEY)
-        url = str(event.get("nats_url") or "") or None
+        url = self._nats_url()
         if self._watch is not None:
             self._watch.close()
         self._watch = Watch(
@@ -147,13 +179,17 @@ class Worker:
             opt_out=OptOut.parse(""),
         )
 
+    def _nats_url(self) -> str | None:
+        """Returns the address of the settings, else the secret one, which has a login in it."""
+        return str(self._settings.get("nats_url") or "") or self._secrets.named_value(URL)
+
     def _start_recorder(self, values: list[str]) -> None:
         if self._recorder is not None:
             self._recorder.close(0.0)
         told = self._settings
         self._recorder = Recorder(
             self._data / "outbox.db",
-            nats_url=str(told.get("nats_url") or "") or None,
+            nats_url=self._nats_url(),
             nats_token=self._secrets.named_value(TOKEN),
             agent_id=str(told.get("agent_id") or "agent-zero"),
             max_bytes=_bytes(told.get("outbox_mb")),
@@ -190,15 +226,46 @@ class Worker:
                 result = "held"
         except ConflictError:
             pass  # stored by the worker before this one
-        except (ContractError, RedactionError) as error:
-            _log.error("a task breaks the contract", reason=getattr(error, "reason", type(error).__name__))
-            result = "held" if isinstance(error, ContractError) else "failed"
+        except ContractError as error:
+            _log.error("a task breaks the contract", reason=error.reason)
+            result = "held"
+        except RedactionError as error:
+            _log.error("a task could not be redacted", reason=type(error).__name__)
+            self._break(event, error)
+            return
         if result == "recorded":
             chat = str(assembly.opened["chat"])
             name = str(document["trajectory_id"])
             self._answers.add(chat, places, name, document["session_id"], float(event["at"]))
         del self._open[task]
         self._done(event, result)
+
+    def _seal(self, event: Event) -> None:
+        """Seals a task on which earlier workers ended, unread."""
+        name = str(event["id"])
+        self._failed.put(name, list(event["lines"]), str(event["reason"]), SystemClock().now())
+        if event.get("whole"):
+            _log.error("a task was put aside", reason=str(event["reason"]))
+            self._done(event, "set_aside")
+
+    def _retry_failed(self) -> None:
+        """Tries one task again of those that a person has asked for. If this ends the worker, it stays
+        sealed."""
+        if not self._settings:
+            return
+        try:
+            found = self._failed.next_again()
+        except (OnwardError, OSError, ValueError) as error:
+            _log.error("a task that was put aside cannot be read", reason=type(error).__name__)
+            return
+        if found is None or not found[1]:
+            return
+        name, events = found
+        self._retried.add(name)
+        for event in events:
+            self.take(event)
+        if events[-1]["op"] not in ("close", "feedback"):  # Agent Zero ended before the task did
+            self.take({"op": "close", "t": name, "at": time.time(), "status": "aborted", "error": HOST_ENDED})
 
     def _feedback(self, event: Event) -> None:
         if event["said"].get("kind") == "implicit" and self._settings.get("implicit") == "no":
@@ -232,7 +299,7 @@ class Worker:
             taken = True
         except (ContractError, RedactionError) as error:
             _log.error("feedback is refused", reason=type(error).__name__)
-            self._done(event, "failed")
+            self._break(event, error)
             return
         self._done(event, "feedback" if taken else "opted_out")
 
@@ -269,8 +336,27 @@ class Worker:
         _log.warning("an event waits", operation=str(event.get("op")), reason=type(error).__name__)
         self._later.append((time.monotonic() + self._backoff.pause, event))
 
+    def _break(self, event: Event, error: Exception) -> None:
+        """Reports that a task or vote cannot be handled. It comes back as one text to be sealed; one that was
+        tried again stays sealed."""
+        name = str(event.get("t") or event.get("id"))
+        self._open.pop(name, None)
+        self._retried.discard(name)
+        reason = f"the worker could not handle it ({type(error).__name__})"
+        self._say({"op": "broken", "id": name, "reason": reason})
+
     def _done(self, event: Event, result: str) -> None:
-        self._say({"op": "done", "id": event.get("t") or event.get("id"), "as": result})
+        name = str(event.get("t") or event.get("id"))
+        if name in self._retried and result != "failed":
+            self._retried.discard(name)
+            self._failed.drop(name)
+        self._say({"op": "done", "id": name, "as": result})
+
+    def _set_aside(self) -> int:
+        try:
+            return self._failed.count()
+        except OnwardError:
+            return 0  # the folder cannot be read: the disk is at fault, and says so elsewhere
 
     def _figures(self) -> dict[str, Any]:
         stats = self._recorder.stats() if self._recorder is not None else None
@@ -279,6 +365,7 @@ class Worker:
             "queued": (stats.pending if stats else 0) + votes,
             "held": stats.held if stats else 0,
             "refused": stats.refused if stats else 0,
+            "set_aside": self._set_aside(),
             "nats": self._watch.nats if self._watch is not None else "not configured",
             "model": self._watch.model if self._watch is not None else None,
             "reason": self._reason,

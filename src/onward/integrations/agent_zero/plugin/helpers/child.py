@@ -15,10 +15,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from . import log
 from .lines import line
 
 MODULE = "onward.integrations.agent_zero.worker"
-_LOG_BYTES = 4 << 20
 
 
 class Child:
@@ -29,11 +29,9 @@ class Child:
     ) -> None:
         """Raises OSError if it cannot be started."""
         data.mkdir(parents=True, exist_ok=True, mode=0o700)
-        log = data / "worker.log"
-        if log.exists() and log.stat().st_size > _LOG_BYTES:
-            log.replace(log.with_suffix(".log.1"))
+        log.rotate(data)
         command = [python or sys.executable, "-m", MODULE, "--root", str(root), "--data", str(data)]
-        with log.open("ab") as errors:
+        with log.path_of(data).open("ab") as errors:
             self._process = subprocess.Popen(
                 command,
                 bufsize=0,  # a writer with a buffer cannot be closed while another thread waits in it

@@ -2,7 +2,8 @@
 
 It looks up settings, serialises, writes to the worker's pipe, and stores what it has sent until the worker
 has confirmed that the whole task is on disk. A worker that dies is started again and gets all of it once
-more; a task that was stored twice has the same id.
+more; a task that was stored twice has the same id. A task on which it dies each time, or that it cannot
+handle, is put aside (``aside``).
 
 Memory is bounded: above ``LIMIT`` bytes no new task and no vote is taken, and it is counted as dropped. This
 is so, too, while the thread waits for a worker that does not read.
@@ -16,6 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from .aside import Aside
 from .child import Child
 from .drafts import weight
 from .lines import line
@@ -65,6 +67,7 @@ class Feed:
         self._kept: dict[str, dict[str, bytes]] = {}
         """Task or vote → the lines that the worker has not confirmed, by the part that each is about."""
         self._size = 0
+        self._aside = Aside(settings.host.data)
         self._skipped: dict[str, str] = {}
         """Task that is not recorded → the reason."""
         self._pause, self._next_start, self._started = PAUSES[0], 0.0, 0.0
@@ -173,14 +176,19 @@ class Feed:
             return
         if operation == "drop" or (operation == "close" and self._reason(agent, event, "")):
             self._forget(task)
-            self._write({"op": "drop", "t": task})
+            self._send(line({"op": "drop", "t": task}))
             self.counts["opted_out"] += 1
             return
         if operation == "feedback" and (event.get("no_room") or self._size > self._limit):
             self.counts["dropped"] += 1
             return
         part = f"{operation}{event.get('n', '')}"
-        self._keep(task or event.get("id", ""), part, self._write(event))
+        name, written = task or event.get("id", ""), line(event)
+        self._keep(name, part, written)
+        if not self._aside.reason(name):
+            self._send(written)
+        elif _is_whole(self._kept[name]):
+            self._put_aside(name)
 
     def _admits(self, event: dict[str, Any], agent: Any) -> bool:
         """Decides whether a task is recorded, and adds what the settings know about it."""
@@ -208,11 +216,18 @@ class Feed:
         name = {"no room": "dropped", "settings unknown": "failed"}.get(reason, "opted_out")
         self.counts[name] += 1
 
-    def _write(self, event: dict[str, Any]) -> bytes:
-        written = line(event)
+    def _send(self, written: bytes) -> None:
         if self._child is not None:
             self._child.write(written)
-        return written
+
+    def _put_aside(self, name: str) -> None:
+        """Gives the worker a task to seal unread. One in progress is sealed again with its end."""
+        if not self._aside.is_sealable(name):
+            return
+        parts = self._kept[name]
+        lines = [part.decode() for part in parts.values()]
+        told = {"op": "aside", "id": name, "lines": lines, "reason": self._aside.reason(name)}
+        self._send(line({**told, "whole": _is_whole(parts)}))
 
     def _keep(self, name: str, part: str, written: bytes) -> None:
         """Stores a line in place of an earlier one about the same turn."""
@@ -222,6 +237,7 @@ class Feed:
 
     def _forget(self, name: str) -> None:
         self._size -= sum(map(len, self._kept.pop(name, {}).values()))
+        self._aside.forget(name)
 
     def _hear(self) -> None:
         while self._heard:
@@ -233,15 +249,29 @@ class Feed:
                 self.worker = {}
                 if self._child is not None and self._child.code:
                     self.reason = f"the worker ended with code {self._child.code}: see worker.log"
+                    self._blame(self._child.code)
             elif told.get("op") == "done":
                 self._forget(str(told.get("id")))
                 self.counts[str(told.get("as"))] = self.counts.get(str(told.get("as")), 0) + 1
+            elif told.get("op") == "broken":
+                self._condemn(str(told.get("id")), str(told.get("reason")))
             elif told.get("op") == "report":
                 self.report_count += 1
                 self.reports.append({**told, "seq": self.report_count})
             elif told.get("op") == "figures":
                 self.worker = told
                 self.reason = str(told.get("reason") or "")
+
+    def _condemn(self, name: str, reason: str) -> None:
+        """Has a task sealed that a worker could not handle. One tried again is in its folder already."""
+        if name in self._kept and not self._aside.reason(name):
+            self._aside.condemn(name, reason)
+            self._put_aside(name)
+
+    def _blame(self, code: int) -> None:
+        if self._stopping or not self._aside.blame(code):
+            return
+        self._pause, self._next_start = PAUSES[0], time.monotonic() + PAUSES[0]  # its cause is gone
 
     def _on_heard(self, told: dict[str, Any] | None) -> None:
         self._heard.append(told)
@@ -274,6 +304,14 @@ class Feed:
             return
         self._started = now
         self._child.write(line({"op": "settings", "host": host.version(), **self._given}))
-        for parts in list(self._kept.values()):
+        for name, parts in list(self._kept.items()):
+            if self._aside.reason(name):
+                self._put_aside(name)
+                continue
             for written in parts.values():
                 self._child.write(written)
+
+
+def _is_whole(parts: dict[str, bytes]) -> bool:
+    """Returns whether the lines of a task have its end. A vote is one line."""
+    return "close" in parts or "feedback" in parts

@@ -172,9 +172,12 @@ def command_of(settings: dict[str, Any], python: str) -> list[str]:
 
 
 def environment_of(settings: dict[str, Any], secrets: dict[str, str]) -> dict[str, str]:
-    """Returns the variables of the server: addresses from the settings, keys from Agent Zero's secrets."""
+    """Returns the variables of the server: addresses from the settings, keys from Agent Zero's secrets.
+
+    The secret address has the login of an agent, which may do less than that of a data folder here."""
+    secret = secrets.get("ONWARD_NATS_URL") or os.environ.get("ONWARD_NATS_URL", "")
     given = {
-        "NATS_URL": str(settings.get("nats_url") or ""),
+        "NATS_URL": str(settings.get("nats_url") or "") or ("" if settings.get("data_dir") else secret),
         "TENSORZERO_BASE_URL": str(settings.get("gateway_url") or ""),
         "AGENTGYM_RL_URL": str(settings.get("training_url") or ""),
         "NATS_TOKEN": secrets.get("ONWARD_NATS_TOKEN") or os.environ.get("ONWARD_NATS_TOKEN", ""),

@@ -25,6 +25,8 @@ export function lines(state) {
     ["Not recorded by opt-out", state.opted_out],
     ["Lost", state.dropped],
     ["Failed, held encrypted", state.held],
+    ["Put aside, since each ended the worker",
+      state.set_aside ? `${state.set_aside}. Try again: onward agent-zero retry` : state.set_aside],
     ["Model", model.id ? `${model.id}${model.version ? ` (version ${model.version})` : ""}` : "not known"],
     ["Last change of the model", [model.event, model.deployed_at].filter(Boolean).join(", ") || "none"],
     ["Gateway", state.gateway || "not configured"],

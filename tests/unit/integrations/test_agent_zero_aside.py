@@ -1,0 +1,278 @@
+"""Tasks that end the worker each time: which one is blamed, what is sealed. The worker's log is bounded."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from agent_zero_world import recorded
+
+from onward.contracts import Trajectory, validate
+from onward.errors import RedactionError
+from onward.integrations.agent_zero.plugin.helpers import feed as feeding
+from onward.integrations.agent_zero.plugin.helpers import log
+from onward.integrations.agent_zero.plugin.helpers.aside import ATTEMPTS, Aside, Working
+from onward.integrations.agent_zero.worker.service import Worker
+
+OPENED = {
+    "op": "open", "t": "task-1", "root": "chat", "chat": "chat", "agent": 0, "at": 1.0,
+    "content": {"user_message": "Count the poppies."},
+}  # fmt: skip
+TURN = {"op": "turn", "t": "task-1", "n": 1, "at": 1.5, "new": [], "calls": [], "response": "Three."}
+CLOSED = {"op": "close", "t": "task-1", "at": 2.0, "status": "success", "result": "Three."}
+
+
+def test_only_the_task_that_the_worker_worked_on_is_blamed_for_its_end(tmp_path: Path) -> None:
+    working, aside = Working(tmp_path), Aside(tmp_path)
+    assert aside.blame(-9) == ""  # it was idle
+    for _ in range(ATTEMPTS - 1):
+        working.note("task-1")
+        assert aside.blame(-9) == ""
+    working.note("task-2")
+    assert aside.blame(1) == ""
+    working.note("task-1")
+    assert aside.blame(0) == "" and aside.blame(None) == ""  # it left in order
+    assert aside.blame(-11) == "task-1"
+    assert aside.reason("task-1") == "the worker ended with signal 11 on it 3 times"
+    assert aside.reason("task-2") == ""
+
+
+class Child:
+    """Stands in for the worker's process."""
+
+    made: list[Child]
+
+    def __init__(self, python: str, root: Path, data: Path, heard: Callable[[Any], None]) -> None:
+        self.lines: list[dict[str, Any]] = []
+        self.is_running, self.code, self.pid = True, None, 1
+        self._heard = heard
+        self.made.append(self)
+
+    def write(self, line: bytes) -> bool:
+        self.lines.append(json.loads(line))
+        return True
+
+    def die(self, code: int) -> None:
+        self.code, self.is_running = code, False  # type: ignore[assignment]
+        self._heard(None)
+
+    def say(self, **told: Any) -> None:
+        self._heard(told)
+
+    def end(self, timeout: float) -> None:
+        pass
+
+
+@pytest.fixture
+def feed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    Child.made = []
+    monkeypatch.setattr(feeding, "Child", Child)
+    monkeypatch.setattr(feeding, "PAUSES", (0.01, 0.02))
+    monkeypatch.setattr(feeding, "_TICK", 0.01)
+    host = SimpleNamespace(data=tmp_path, root=tmp_path, project=lambda agent: "", version=lambda: "v1.7")
+    settings: Any = SimpleNamespace(
+        host=host, why_not=lambda agent, root: "", of_worker=lambda: {"python": ""},
+        switches=SimpleNamespace(is_opted_out=lambda project: False),
+    )  # fmt: skip
+    made = feeding.Feed(settings)
+    yield made
+    made.close(0.1)
+
+
+def until(check: Callable[[], Any]) -> None:
+    limit = time.monotonic() + 30
+    while not check():
+        if time.monotonic() > limit:
+            raise TimeoutError("the feed did not come so far")
+        time.sleep(0.005)
+
+
+def die_on(task: str, folder: Path, times: int) -> None:
+    """Ends the worker in the middle of ``task``, again and again."""
+    for _ in range(times):
+        child = Child.made[-1]
+        until(lambda child=child: any(one.get("t") == task for one in child.lines))
+        (folder / "working").write_text(task)
+        child.die(-9)
+        until(lambda child=child: Child.made[-1] is not child)
+
+
+def test_a_task_in_progress_is_sealed_as_far_as_it_is_and_again_with_its_end(
+    feed: Any, tmp_path: Path
+) -> None:
+    feed.put(dict(OPENED))
+    feed.put({**OPENED, "t": "task-2"})
+    feed.put(dict(TURN))
+    die_on("task-1", tmp_path, ATTEMPTS)
+    child = Child.made[-1]
+    until(lambda: len(child.lines) >= 3)
+    sealed = [one for one in child.lines if one["op"] == "aside"]
+    assert [(one["id"], one["whole"], len(one["lines"])) for one in sealed] == [("task-1", False, 2)]
+    assert {one["t"] for one in child.lines if one["op"] == "open"} == {"task-2"}  # the other one goes on
+    feed.put({**CLOSED, "t": "task-2"})
+    feed.put(dict(CLOSED))
+    until(lambda: child.lines[-1]["op"] == "aside" and child.lines[-1]["whole"])
+    assert [json.loads(line)["op"] for line in child.lines[-1]["lines"]] == ["open", "turn", "close"]
+    assert feed.waiting == 2
+    child.say(op="done", id="task-1", **{"as": "set_aside"})
+    child.say(op="done", id="task-2", **{"as": "recorded"})
+    until(lambda: feed.waiting == 0)
+    assert (feed.counts["set_aside"], feed.counts["recorded"]) == (1, 1)
+
+
+def test_a_task_that_even_ends_the_worker_unread_stays_in_memory_and_holds_up_nothing(
+    feed: Any, tmp_path: Path
+) -> None:
+    feed.put(dict(OPENED))
+    feed.put(dict(CLOSED))
+    die_on("task-1", tmp_path, ATTEMPTS)
+    for _ in range(ATTEMPTS):
+        child = Child.made[-1]
+        until(lambda child=child: any(one["op"] == "aside" for one in child.lines))
+        (tmp_path / "working").write_text("task-1")
+        child.die(-9)
+        until(lambda child=child: Child.made[-1] is not child)
+    last = Child.made[-1]
+    feed.put({**OPENED, "t": "task-2"})
+    until(lambda: any(one.get("t") == "task-2" for one in last.lines))
+    assert not [one for one in last.lines if one["op"] == "aside"]
+    assert feed.waiting == 2
+
+
+def test_a_task_that_the_worker_cannot_handle_is_sealed_and_not_lost(feed: Any) -> None:
+    feed.put(dict(OPENED))
+    until(lambda: Child.made and any(one.get("t") == "task-1" for one in Child.made[-1].lines))
+    child = Child.made[-1]
+    child.say(op="broken", id="task-1", reason="the worker could not handle it (KeyError)")
+    child.say(op="broken", id="task-0", reason="one that was tried again")
+    until(lambda: child.lines[-1]["op"] == "aside")
+    assert (child.lines[-1]["whole"], feed.waiting) == (False, 1)
+    feed.put(dict(TURN))
+    feed.put(dict(CLOSED))
+    until(lambda: child.lines[-1].get("whole"))
+    assert [json.loads(line)["op"] for line in child.lines[-1]["lines"]] == ["open", "turn", "close"]
+    assert child.lines[-1]["reason"] == "the worker could not handle it (KeyError)"
+    assert not [one for one in child.lines if one["op"] in ("turn", "close")]
+    child.say(op="done", id="task-1", **{"as": "set_aside"})
+    until(lambda: feed.waiting == 0)
+    assert feed.counts["failed"] == 0 and feed.counts["set_aside"] == 1
+
+
+@pytest.mark.parametrize("error", [KeyError("n"), RedactionError("poppies")], ids=["defect", "redaction"])
+def test_an_error_on_a_task_is_reported_to_the_host_which_has_its_lines(
+    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: list[dict[str, Any]] = []
+    worker = Worker(tmp_path, tmp_path, heard.append)
+    worker.take({"op": "settings"})
+
+    def fails(*_: Any) -> None:
+        raise error
+
+    for event in (OPENED, TURN):
+        worker.take(event)
+    with monkeypatch.context() as patch:
+        patch.setattr(worker._recorder, "accept", fails)
+        worker.take(CLOSED)
+        reason = f"the worker could not handle it ({type(error).__name__})"
+        assert heard[-1] == {"op": "broken", "id": "task-1", "reason": reason}
+        told = {"op": "aside", "id": "task-1", "reason": reason, "whole": True}
+        worker.take({**told, "lines": lines_of(OPENED, TURN, CLOSED)})
+        worker._failed.ask_again()
+        worker.tick()  # it fails once more, and stays sealed
+    assert worker._failed.count() == 1 and recorded(tmp_path) == []
+    worker._failed.ask_again()
+    worker.tick()
+    assert worker._failed.count() == 0
+    worker.end()
+    assert len(recorded(tmp_path)) == 1
+    assert not any(one.get("as") == "failed" for one in heard)
+
+
+def lines_of(*events: dict[str, Any]) -> list[str]:
+    return [json.dumps(event) for event in events]
+
+
+def test_what_is_put_aside_is_unread_and_encrypted_until_it_is_tried_again(tmp_path: Path) -> None:
+    heard: list[dict[str, Any]] = []
+    worker = Worker(tmp_path, tmp_path, heard.append)
+    worker.take({"op": "settings"})
+    told = {"op": "aside", "id": "task-1", "reason": "it ended the worker", "whole": True}
+    worker.take({**told, "lines": lines_of(OPENED, TURN, CLOSED)})
+    assert [one for one in heard if one["op"] == "done"] == [
+        {"op": "done", "id": "task-1", "as": "set_aside"}
+    ]
+    assert not [path for path in tmp_path.rglob("*") if path.is_file() and b"poppies" in path.read_bytes()]
+    (held,) = worker._failed.all()
+    assert (held.held_id, held.error) == ("task-1", "it ended the worker")
+    worker.tick()
+    assert heard[-1]["set_aside"] == 1 and recorded(tmp_path) == []  # not without a request
+    assert worker._failed.ask_again() == 1
+    worker.tick()
+    worker.tick()
+    assert heard[-1]["set_aside"] == 0
+    worker.end()
+    (document,) = recorded(tmp_path)
+    assert validate(document, Trajectory).task_context.instructions == "Count the poppies."
+    assert document["metadata"]["outcome"] == {"status": "completed_successfully"}
+
+
+def test_a_task_that_was_put_aside_before_its_end_is_recorded_as_abandoned(tmp_path: Path) -> None:
+    worker = Worker(tmp_path, tmp_path, lambda told: None)
+    worker.take({"op": "settings"})
+    worker.take(
+        {"op": "aside", "id": "task-1", "reason": "r", "lines": lines_of(OPENED, TURN), "whole": False}
+    )
+    worker._failed.ask_again()
+    worker.tick()
+    worker.end()
+    (document,) = recorded(tmp_path)
+    assert document["metadata"]["outcome"] == {"status": "abandoned"} and len(document["turns"]) == 1
+
+
+def test_a_task_that_its_user_excludes_is_removed_from_those_put_aside(tmp_path: Path) -> None:
+    worker = Worker(tmp_path, tmp_path, lambda told: None)
+    worker.take({"op": "settings"})
+    worker.take({"op": "aside", "id": "task-1", "reason": "r", "lines": lines_of(OPENED), "whole": False})
+    assert worker._failed.count() == 1
+    worker.take({"op": "drop", "t": "task-1"})
+    assert worker._failed.count() == 0
+    worker.end()
+
+
+def test_the_log_is_rotated_while_it_is_written_and_bounded_in_total(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log, "LIMIT", 10_000)
+    output = os.open(log.path_of(tmp_path), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    try:
+        for number in range(400):
+            os.write(output, f"line {number} {'x' * 500}\n".encode())
+            log.follow(tmp_path, (output,))
+            sizes = [path.stat().st_size for path in tmp_path.glob("worker.log*")]
+            assert sum(sizes) <= 2 * 10_000 + 600
+    finally:
+        os.close(output)
+    assert {path.name for path in tmp_path.iterdir()} == {"worker.log", "worker.log.1"}
+    written = (tmp_path / "worker.log.1").read_text() + log.path_of(tmp_path).read_text()
+    numbers = [int(line.split()[1]) for line in written.splitlines()]
+    assert numbers == list(range(numbers[0], 400))  # the newest lines, in order, none lost
+
+
+def test_an_output_that_is_not_the_log_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log, "LIMIT", 10)
+    log.path_of(tmp_path).write_text("of another process\n")
+    output = os.open(tmp_path / "elsewhere", os.O_WRONLY | os.O_CREAT)
+    try:
+        log.follow(tmp_path, (output,))
+        os.write(output, b"mine")
+    finally:
+        os.close(output)
+    assert log.path_of(tmp_path).read_text() == "of another process\n"
+    assert (tmp_path / "elsewhere").read_bytes() == b"mine"
