@@ -137,7 +137,7 @@ def train(
     algorithm: Annotated[
         str | None, typer.Option(help="rloo, grpo, reinforce or reinforce_plus_plus; not given: rloo.")
     ] = None,
-    steps: Annotated[int | None, typer.Option(min=0, help="Steps of learning; not given: 60.")] = None,
+    steps: Annotated[int | None, typer.Option(min=0, help="Steps of learning; not given: 80.")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Of the run; not given: 0.")] = None,
     changes: Annotated[
         list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Another setting; repeatable.")

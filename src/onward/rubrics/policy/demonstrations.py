@@ -31,10 +31,10 @@ CURIOUS = 0.5
 class Care:
     """Habits of the writer of demonstrations."""
 
-    informed: float = 0.9
+    informed: float = 0.85
     """Share of questions about what is hidden, and of criteria that are right. The other questions are any,
     and the other criteria are wrong."""
-    weighed: float = 0.9
+    weighed: float = 0.85
     """Share of weights that follow the truth; the others are any weight."""
 
 
@@ -43,7 +43,7 @@ def rows(player: Player, tasks: Sequence[Task], care: Care, count: int, seed: in
     rng = random.Random(f"{seed}/demonstrations")
     exercises = Exercises(tasks, rng)
     for _ in range(count):
-        one = exercises.draw()
+        one = exercises.draw(rng)
         if player.notes and rng.random() < READING:
             yield _read(player, one.task, rng)
         else:

@@ -1,7 +1,9 @@
 """Episodes of a rubric writer: questions to the stakeholder, notes, then a rubric, each under its grammar.
 
 Many episodes run in one batch of a sampler. Each is one token row: what the policy drew is sampled, the brief
-and the stakeholder's answers are context. The same arguments give the same episodes.
+and the stakeholder's answers are context. So are the notes: they are always the likeliest ones, and learned
+from demonstrations alone, since a reward that comes after them unlearns reading. The same arguments give the
+same episodes.
 """
 
 from __future__ import annotations
@@ -115,18 +117,18 @@ class Player:
         def submit(index: int) -> None:
             one = running[index]
             digest = hashlib.sha256(f"{seed}/{index}/{one.turns}".encode()).digest()
-            grammar = self._grammar_of(one)
+            grammar, notes = self._grammar_of(one), one.stage == "note"
             self._sampler.submit(
                 SampleRequest(
                     request_id=str(index),
                     prompt_ids=one.row.ids + one.context,
                     max_new_tokens=grammar.max_tokens or ANSWER_TOKENS,
-                    temperature=temperature,
+                    temperature=0.0 if notes else temperature,
                     stop_ids=self.chat.stop_ids,
                     adapter=self.adapter,
                     seed=int.from_bytes(digest[:6], "big"),
                     grammar=grammar,
-                    for_training=for_training,
+                    for_training=for_training and not notes,
                 )
             )
 
@@ -243,7 +245,10 @@ class Player:
 
     def _advance(self, one: _Running, sample: Sample) -> bool:
         """Takes an answer; returns True when another one is needed."""
-        one.row.extend(one.context, sample.token_ids, sample.logprobs, sample.allowed)
+        if one.stage == "note":
+            one.row.extend([*one.context, *sample.token_ids], [])
+        else:
+            one.row.extend(one.context, sample.token_ids, sample.logprobs, sample.allowed)
         one.turns += 1
         text = self.chat.text(sample.token_ids)
         if sample.finish_reason != "stop":

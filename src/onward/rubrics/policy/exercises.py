@@ -47,13 +47,12 @@ class Exercises:
     """Draws exercises from the families of some tasks."""
 
     def __init__(self, tasks: Sequence[Task], rng: random.Random) -> None:
-        self._tasks, self._rng = tasks, rng
+        self._tasks = tasks
         families = sorted({task.family for task in tasks})
         picks = [one for family in families for one in family_of(family).picks]
         self._lists = [_invented(picks, rng) for _ in range(LISTS)]
 
-    def draw(self) -> Exercise:
-        rng = self._rng
+    def draw(self, rng: random.Random) -> Exercise:
         task, (active, table) = rng.choice(self._tasks), rng.choice(self._lists)
         row = rng.choice(table.training_rows)
         levels = dict(zip(DIMENSIONS, map(int, table.levels[row]), strict=True))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from onward.lru import Lru
+from onward.rubrics.check import Check
 from onward.rubrics.language import serialise
 from onward.rubrics.policy.episodes import Attempt
 from onward.rubrics.reward import ROBUST, RewardSettings, RubricReward, reward_of
@@ -19,7 +20,7 @@ class TruthJudge:
 
     def __init__(self, settings: RewardSettings = ROBUST) -> None:
         self.settings = settings
-        self._known: Lru[tuple[str, int, str, int], RubricReward] = Lru(_REMEMBERED)
+        self._known: Lru[tuple[bytes, tuple[Check, ...], str, int], RubricReward] = Lru(_REMEMBERED)
 
     def __call__(self, attempts: Sequence[Attempt]) -> list[RubricReward]:
         return [self.reward(one) for one in attempts]
@@ -29,7 +30,7 @@ class TruthJudge:
             return RubricReward(total=None, failure=one.problem)
         if one.rubric is None:
             return reward_of(None, one.task, len(one.questions), self.settings)
-        key = (one.task.family, one.task.seed, serialise(one.rubric), len(one.questions))
+        key = (one.task.weights.tobytes(), one.task.active, serialise(one.rubric), len(one.questions))
         known = self._known.get(key)
         if known is None:
             known = self._known[key] = reward_of(one.rubric, one.task, len(one.questions), self.settings)

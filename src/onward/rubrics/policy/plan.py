@@ -24,7 +24,7 @@ class WarmStart:
 
     demonstrations: int = 9_000
     """Demonstrations that are made; more steps repeat them."""
-    steps: int = 1_000
+    steps: int = 1_150
     batch_rows: int = 32
     learning_rate: float = 4e-3
     care: Care = field(default_factory=Care)
@@ -50,11 +50,11 @@ class Plan:
     options: dict[str, Any] = field(default_factory=dict)
     """Other settings of the algorithm."""
     seed: int = 0
-    steps: int = 60
-    tasks_per_step: int = 8
+    steps: int = 80
+    tasks_per_step: int = 16
     group_size: int = 8
     """Episodes of one task in a step, which are compared with each other."""
-    learning_rate: float = 2e-3
+    learning_rate: float = 1e-3
     """It falls in a line to a tenth over the run."""
     entropy_coef: float = 0.0
     questions: int = 3
@@ -68,7 +68,7 @@ class Plan:
     families: tuple[str, ...] = ()
     """Training families; empty: all of them but those of validation."""
     threads: int = 1
-    eval_every: int = 30
+    eval_every: int = 40
     """Steps from one validation to the next."""
     eval_tasks: int = 32
     save_every: int = 20

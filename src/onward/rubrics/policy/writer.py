@@ -64,7 +64,7 @@ def load_player(folder: Path, *, device: str = "cpu", dtype: str = "float32") ->
         policy,
         adapter,
         questions=int(facts["questions"]),
-        notes=bool(facts["notes"]),
+        notes=bool(facts.get("notes", False)),
         ordered=bool(facts["ordered"]),
     )
 

@@ -29,12 +29,21 @@ def test_rows_train_what_the_policy_drew_and_no_word_of_others(player: Player) -
     drawn = [token for token, own in zip(one.row.ids, one.row.sampled, strict=True) if own]
     said = "".join([*(prompts.question(topic) for topic in one.questions)])
     said += "" if len(one.questions) == 3 else prompts.question(None)
-    assert player.chat.text(drawn) == said + one.notes + one.text
+    assert player.chat.text(drawn) == said + one.text
     jsonschema.validate(json.loads(one.notes), prompts.notes_schema())
     stakeholder = Stakeholder(task)
     whole = str(player.policy.tokenizer.decode(one.row.ids))
     for topic in one.questions:
-        assert stakeholder.ask(topic).text in whole
+        assert f"{topic}: {stakeholder.ask(topic).text}" in whole
+    assert one.notes in whole
+
+
+def test_notes_are_the_likeliest_ones_however_hot_the_episode_is(player: Player) -> None:
+    silent = Player(player.policy, questions=0)
+    tasks = [training_tasks((), 1)[3]] * 8
+    hot, cold = silent.play(tasks, temperature=1.5, seed=4), silent.play(tasks[:1], temperature=0.0)
+    assert {one.notes for one in hot} == {cold[0].notes}
+    assert len({one.text for one in hot}) > 1
 
 
 def test_log_probs_of_the_sampler_are_those_of_the_learner(player: Player) -> None:

@@ -16,7 +16,11 @@ from onward.rubrics.tasks.family import TRAINING_FAMILIES, family_of
 from onward.rubrics.tasks.truth import RESERVED
 
 TASKS = training_tasks((), 2)
-DRAWN = [one for made in [Exercises(TASKS, random.Random(0))] for one in (made.draw() for _ in range(300))]
+DRAWN = [
+    one
+    for made, rng in [(Exercises(TASKS, random.Random(0)), random.Random(1))]
+    for one in (made.draw(rng) for _ in range(300))
+]
 
 
 def test_a_list_of_checks_is_about_every_dimension_and_is_no_familys_own() -> None:
@@ -101,7 +105,7 @@ def test_exercises_read_no_task_that_judges() -> None:
         "import random, sys\n"
         "from onward.rubrics.policy.exercises import Exercises\n"
         "from onward.rubrics.policy.splits import training_tasks\n"
-        "Exercises(training_tasks((), 1), random.Random(0)).draw()\n"
+        "Exercises(training_tasks((), 1), random.Random(0)).draw(random.Random(1))\n"
         "sys.exit('onward.rubrics.tasks.held_out' in sys.modules)\n"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

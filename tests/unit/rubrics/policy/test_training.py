@@ -108,6 +108,16 @@ def test_a_writer_writes_the_same_rubric_again_and_asks_whom_it_is_given(warm: P
     assert list(one.questions) == asked
 
 
+def test_a_writer_from_before_the_notes_writes_without_them(warm: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "writer"
+    shutil.copytree(warm / BASE, folder)
+    facts = json.loads((folder / "writer.json").read_text())
+    assert facts.pop("notes") is True
+    (folder / "writer.json").write_text(json.dumps(facts))
+    writer = load_writer(folder)
+    assert writer.attempt([make_task("expense_audit", 7)])[0].notes == ""
+
+
 def test_a_text_that_is_no_rubric_is_an_error_with_its_reason(
     warm: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
