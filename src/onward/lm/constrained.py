@@ -216,6 +216,12 @@ class GrammarCompiler:
         )
 
     def _compile(self, grammar: Grammar) -> LLMatcher:
+        try:
+            return self._matcher(grammar)
+        except ValueError as error:  # half of a surrogate pair, or a number beyond a double
+            raise GrammarError(_first_line(str(error))) from None
+
+    def _matcher(self, grammar: Grammar) -> LLMatcher:
         from llguidance import LLMatcher, LLParserLimits
 
         writing: Any = dict(WRITING)

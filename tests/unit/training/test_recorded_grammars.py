@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import math
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +18,7 @@ from scored_trajectories import KEY, freeze, sampling, task
 from onward.errors import TrainingError
 from onward.lm.answer_form import AnswerForm
 from onward.lm.chat import Chat
-from onward.lm.constrained import CompiledGrammar, GrammarCompiler
+from onward.lm.constrained import CompiledGrammar, Grammar, GrammarCompiler, GrammarError
 from onward.lm.policy import Policy
 from onward.lm.request import Sample, SampleRequest
 from onward.lm.sampler import Sampler
@@ -26,7 +27,7 @@ from onward.lm.token_bytes import TokenBytes
 from onward.lm.tokens import TokenRow
 from onward.redaction.trajectory import redact_trajectory
 from onward.serving.engines.answer_options import state_once
-from onward.training.data import admission, conversations, dataset, grammars
+from onward.training.data import admission, conversations, dataset, files, grammars
 from onward.training.data.admission import AdmissionRules
 from onward.training.data.report import DataReport
 from onward.training.job import rows, worker
@@ -330,6 +331,125 @@ def test_a_line_cannot_bring_masks_of_its_own(painter: Painter, drawn: list[Samp
     (kept,) = painter.replay.lines([free], DataReport())
     assert "allowed" not in kept["calls"][0]
     assert not [call for call in conversations.calls_of(admitted(painter.record(drawn[0]))) if call.trains]
+
+
+@pytest.mark.parametrize("rewards", [[0.5], [0.125, 0.25, 0.5, 1.0]])
+def test_rewards_that_are_not_one_per_answer_are_left_for_the_check_of_trajectories(
+    painter: Painter, drawn: list[Sample], rewards: list[float]
+) -> None:
+    line = admitted(painter.record(drawn[0]), sampling(prompt_ids=[*painter.prompt, 3]))
+    (kept,) = painter.replay.lines([line | {"grammars": {}, "turn_rewards": rewards}], DataReport())
+    assert kept["turn_rewards"] == rewards
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"grammars": ["none"]}, "the row does not state it"),
+        ({"grammars": {"h": "none"}}, "the row does not state it"),
+        ({"grammar": ["h"]}, "the row does not state it"),
+        ({"source": '{"const": "\ud800"}', "form": "json"}, "not JSON serializable"),
+        ({"source": '{"type": "string", "maxLength": 1e400}', "form": "json"}, "number out of range"),
+        ({"source": 'start: "\ud800"'}, "surrogates not allowed"),
+    ],
+)
+def test_a_row_of_a_file_that_states_nonsense_is_left_out_and_ends_no_job(
+    painter: Painter, drawn: list[Sample], change: dict[str, Any], words: str
+) -> None:
+    line, whole = admitted(painter.record(drawn[0])), admitted(painter.record(drawn[1]))
+    (name,) = line["grammars"]
+    if "grammars" in change:
+        line["grammars"] = {name: "none"} if isinstance(change["grammars"], dict) else change["grammars"]
+    elif "grammar" in change:
+        line["calls"][0]["grammar"] = change["grammar"]
+    else:
+        line["grammars"][name] |= change
+    replay, report = painter.replay, DataReport()
+    assert replay.lines([line, whole], report) == [whole] and report == {"other_grammar": 1}
+    assert words in replay.warning and replay.warning.isascii()
+
+
+def test_grammars_that_were_tried_are_remembered_and_only_a_few_of_them(
+    painter: Painter, drawn: list[Sample]
+) -> None:
+    tried: list[str] = []
+
+    def refuse(grammar: Grammar) -> CompiledGrammar:
+        tried.append(grammar.source)
+        raise GrammarError("too much")
+
+    def lines(count: int) -> list[dict[str, Any]]:
+        made = [admitted(painter.record(drawn[0])) for _ in range(count)]
+        for number, line in enumerate(made):
+            next(iter(line["grammars"].values()))["source"] = f'start: "{number}"'
+        return made
+
+    replay = MaskReplay(refuse)
+    assert replay.lines(lines(3), DataReport()) == replay.lines(lines(3), DataReport()) == []
+    assert tried == ['start: "0"', 'start: "1"', 'start: "2"']
+    replay.lines(lines(200), DataReport())
+    replay.lines(lines(1), DataReport())
+    assert tried.count('start: "0"') == 2, "those of a dataset with many are not all kept"
+
+
+def test_a_requested_stop_need_not_wait_for_all_masks(painter: Painter, drawn: list[Sample]) -> None:
+    asked = iter([None, KeyboardInterrupt])
+
+    def stop() -> None:
+        if error := next(asked):
+            raise error
+
+    replay = MaskReplay(painter.compiler, stop)
+    with pytest.raises(KeyboardInterrupt):
+        replay.lines([admitted(painter.record(one)) for one in drawn], DataReport())
+    assert replay.replayed == 1
+
+
+def test_equal_grammars_of_many_rows_are_one_text_in_memory(
+    painter: Painter, drawn: list[Sample], tmp_path: Path
+) -> None:
+    items = [task(name, painter.record(one)) for name, one in zip("ab", drawn, strict=False)]
+    items = [copy.deepcopy(item) for item in items]
+    for item in items:  # as two documents that were decoded apart
+        stated = item.trajectory["turns"][0]["action"]["sampling"]["constraint"]
+        stated["source"] = "".join(list(stated["source"]))
+    made = [admission.line(item, RULES) for item in items]
+    found = dataset.read(
+        dataset.write([one for one in made if not isinstance(one, str)], tmp_path, Counter()).path
+    )
+    for lines in (made, found):
+        one, other = (next(iter(line["grammars"].values()))["source"] for line in lines)  # type: ignore[index]
+        assert one is other and one == painter.grammar.source
+
+
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [
+        ({"top_p": 0.9}, "truncated_support"),
+        ({"top_k": 5}, "truncated_support"),
+        ({"temperature": 0.0}, "greedy"),
+    ],
+)
+def test_a_grammar_does_not_excuse_a_truncated_or_greedy_draw(
+    painter: Painter, drawn: list[Sample], more: dict[str, Any], reason: str
+) -> None:
+    assert admission.line(task("t", painter.record(drawn[0], **more)), RULES) == reason
+
+
+@pytest.mark.parametrize("algorithm", ["sft", "dpo"])
+def test_a_line_of_a_policy_gradients_job_is_learned_from_whole_and_without_masks_by_text_methods(
+    painter: Painter, drawn: list[Sample], tmp_path: Path, algorithm: str
+) -> None:
+    line = admitted(painter.record(drawn[0]), sampling(presence_penalty=1.0, prompt_ids=[*painter.prompt, 3]))
+    path = tmp_path / "dataset.jsonl"
+    path.write_bytes(dataset.line_bytes(line))
+    ((found,), _) = files.read([path], algorithm)
+    assert "grammars" not in found
+    assert all("grammar" not in call and "trains" not in call for call in found["calls"])
+    masked_ones = [row.sampled_count for row in rows.trajectory_of(found, _spec(), None).rows]
+    assert sum(masked_ones) == len(drawn[0].token_ids) + len(sampling()["token_ids"])
+    ((kept,), _) = files.read([path], "reinforce")
+    assert kept["grammars"] and [call.get("trains") for call in kept["calls"]] == [None, False]
 
 
 def test_a_job_learns_from_such_answers_and_says_what_it_could_not_use(

@@ -51,7 +51,7 @@ class OnData:
         self.folder, self.policy, self.method, self.spec = folder, policy, method, spec
         self._kept, self._emit, self._save, self._stop, self._expect = kept, emit, save, stop, expect
         self._report = report
-        self._replay = MaskReplay.of_model(policy)
+        self._replay = MaskReplay.of_model(policy, stop)
         self._judge: evaluation.Judge | None = None
         self._before: dict[str, Any] | None = None
         """The judge's figures of the start."""
