@@ -50,6 +50,12 @@ TOOL = {
 }
 
 
+def _with_word(word: str) -> dict[str, Any]:
+    """A strict tool with one argument that may be this word alone."""
+    parameters = {"type": "object", "properties": {"word": {"enum": [word]}}, "required": ["word"]}
+    return {"type": "function", "function": {"name": "say", "strict": True, "parameters": parameters}}
+
+
 class Painter:
     """A policy, the grammar of a forced call of ``paint``, and answers under it as an engine records them."""
 
@@ -235,6 +241,17 @@ def test_text_methods_learn_from_the_tokens_without_masks(painter: Painter, draw
     line = admission.line(task("t", painter.record(drawn[0], presence_penalty=1.0)), rules)
     assert not isinstance(line, str) and "grammars" not in line
     assert "grammar" not in line["calls"][0] and "trains" not in line["calls"][0]
+
+
+@pytest.mark.parametrize("form", [
+    AnswerForm([_with_word("Zürich")], must_call=True),
+    AnswerForm([_with_word("Oslo")], content=_with_word("Zürich")["function"]["parameters"]),
+    AnswerForm(content=_with_word("Zürich")["function"]["parameters"]),
+])  # fmt: skip
+def test_the_source_of_a_grammar_has_the_letters_of_the_schema_as_redaction_reads_them(
+    painter: Painter, form: AnswerForm
+) -> None:
+    assert '"Zürich"' in form.grammar(painter.chat.call_style, painter.compiler).source
 
 
 def test_a_secret_in_a_schema_is_removed_and_the_answer_is_not_learned_from(
@@ -477,6 +494,38 @@ def test_a_job_learns_from_such_answers_and_says_what_it_could_not_use(
     assert step["ratio_max"] == pytest.approx(1.0, abs=1e-3)
     assert step["logprob_difference"] < 1e-4  # between the recorded log-probs and the learner's
     assert step["importance_ess"] == pytest.approx(1.0, abs=1e-4)
+
+
+def _job(make_job: MakeJob, painter: Painter, lines: list[dict[str, Any]]) -> Path:
+    folder = make_job(algorithm="reinforce", epochs=1, batch_rows=6, model_folder=str(painter.folder))
+    (folder / dataset.FILE).write_bytes(b"".join(map(dataset.line_bytes, lines)))
+    return folder
+
+
+def test_a_job_whose_masks_are_all_of_another_engine_ends_with_the_first_cause(
+    painter: Painter, drawn: list[Sample], make_job: MakeJob, events: Events
+) -> None:
+    lines = [admitted(painter.record(one)) for one in drawn[:2]]
+    for line in lines:
+        next(iter(line["grammars"].values()))["engine"] = "other 1.0"
+        next(iter(line["grammars"].values()))["fingerprint"] = "0" * 64
+    assert worker.main(_job(make_job, painter, lines)) == 1
+    assert events[-1]["code"] == "DATA"
+    message = events[-1]["message"]
+    assert message.startswith("No row is left to train on. 2 of 2 answers under a grammar are context alone")
+    assert "the engine (other 1.0; here llguidance " in message
+
+
+def test_a_job_that_is_asked_to_stop_does_so_while_it_computes_masks(
+    painter: Painter, drawn: list[Sample], make_job: MakeJob, events: Events, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(_: worker.Stop) -> None:
+        raise worker.StopError
+
+    monkeypatch.setattr(worker.Stop, "__call__", stop)
+    folder = _job(make_job, painter, [admitted(painter.record(one)) for one in drawn[:2]])
+    assert worker.main(folder) == worker.STOPPED
+    assert "train" not in [one.get("name") for one in events]
 
 
 def _spec() -> Any:

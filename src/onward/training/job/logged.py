@@ -119,8 +119,7 @@ class OnData:
         spec, method, report = self.spec, self.method, DataReport()
         path = self.folder / dataset.EVAL_FILE
         if path.is_file():
-            given = self._replay.lines(dataset.read(path), report)
-            told = rows.trajectories_of(given, spec, self.policy, report, method.max_tokens)
+            told = rows.trajectories_of(dataset.read(path), spec, self.policy, report, method.max_tokens)
             return evaluation.LossJudge(method, told, excluded=report)
         if spec.replay is not None and (split.held_out or not spec.holdout):
             return evaluation.ReplayJudge(method, spec, spec.replay, split.train, split.held_out, self._stop)
