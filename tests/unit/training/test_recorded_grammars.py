@@ -496,8 +496,9 @@ def test_a_job_learns_from_such_answers_and_says_what_it_could_not_use(
     assert step["importance_ess"] == pytest.approx(1.0, abs=1e-4)
 
 
-def _job(make_job: MakeJob, painter: Painter, lines: list[dict[str, Any]]) -> Path:
-    folder = make_job(algorithm="reinforce", epochs=1, batch_rows=6, model_folder=str(painter.folder))
+def _job(make_job: MakeJob, painter: Painter, lines: list[dict[str, Any]], **more: Any) -> Path:
+    base = str(painter.folder)
+    folder = make_job(algorithm="reinforce", epochs=1, batch_rows=6, model_folder=base, **more)
     (folder / dataset.FILE).write_bytes(b"".join(map(dataset.line_bytes, lines)))
     return folder
 
@@ -509,11 +510,40 @@ def test_a_job_whose_masks_are_all_of_another_engine_ends_with_the_first_cause(
     for line in lines:
         next(iter(line["grammars"].values()))["engine"] = "other 1.0"
         next(iter(line["grammars"].values()))["fingerprint"] = "0" * 64
-    assert worker.main(_job(make_job, painter, lines)) == 1
-    assert events[-1]["code"] == "DATA"
-    message = events[-1]["message"]
-    assert message.startswith("No row is left to train on. 2 of 2 answers under a grammar are context alone")
-    assert "the engine (other 1.0; here llguidance " in message
+    for share, words in (
+        (1.0, "No row is left to train on. 2 of 2 "),
+        (0.5, "2 of 2 sampled answers have no "),
+    ):
+        assert worker.main(_job(make_job, painter, lines, max_masked_share=share)) == 1
+        assert events[-1]["code"] == "DATA"
+        message = events[-1]["message"]
+        assert message.startswith(words) and "2 of 2 answers under a grammar are context alone" in message
+        assert "the engine (other 1.0; here llguidance " in message
+
+
+@pytest.mark.parametrize(("lost", "share", "code"), [(3, 0.5, 0), (4, 0.5, 1), (4, 0.7, 0), (1, 0.1, 1)])
+def test_a_job_ends_if_too_many_of_its_answers_lose_their_masks(
+    painter: Painter,
+    drawn: list[Sample],
+    make_job: MakeJob,
+    events: Events,
+    lost: int,
+    share: float,
+    code: int,
+) -> None:
+    """The limit is that of a frozen dataset, which cannot know what the job will find."""
+    lines = []
+    for number, sample in enumerate(drawn):
+        line = admitted(painter.record(sample)) | {
+            "trajectory_id": f"t{number}",
+            "outcome": float(number % 2),
+        }
+        if number < lost:
+            line["grammars"] = {}
+        lines.append(line)
+    assert worker.main(_job(make_job, painter, lines, max_masked_share=share)) == code, events[-1]
+    if code:
+        assert f"{lost} of 6 sampled answers have no tokens to train on" in events[-1]["message"]
 
 
 def test_a_job_that_is_asked_to_stop_does_so_while_it_computes_masks(

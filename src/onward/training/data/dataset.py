@@ -98,8 +98,9 @@ class Shares:
         self.calls += len(calls)
         self.masked_calls += len(admission.masked(calls))
 
-    def refuse(self, max_unscored: float, max_masked: float) -> None:
-        """Raises TrainingError("DATA") when a share is above its limit."""
+    def refuse(self, max_unscored: float, max_masked: float, cause: str = "") -> None:
+        """Raises TrainingError("DATA") when a share is above its limit. ``cause``: a sentence about tokens
+        that cannot be trained on."""
         if self.seen and self.unscored / self.seen > max_unscored:
             raise TrainingError(
                 "DATA",
@@ -113,7 +114,7 @@ class Shares:
                 f"{self.masked_calls} of {self.calls} sampled answers have no tokens to train on, more than "
                 f"the {max_masked:.0%} that training.max_masked_share allows: look at what redaction takes "
                 f"away, at answers of a forced form, and whether agents pass every record on, or train with "
-                f"dpo or sft.",
+                f"dpo or sft.{f' {cause}' if cause else ''}",
             )
 
 

@@ -63,14 +63,10 @@ class OnData:
         spec, method = self.spec, self.method
         lines = dataset.read(self.folder / dataset.FILE)
         refuse_work_of_others(lines, spec.start_digest or self.policy.base_digest)
-        lines = self._replay.lines(lines, self._report)
-        if not lines:
-            raise TrainingError("DATA", f"No row is left to train on. {self._replay.warning}")
+        lines = self._with_masks(lines)
         split = self._split(lines)
         self._expect(split.train)
         report = self._report
-        if self._replay.warning:
-            self._emit("warning", message=self._replay.warning)
         trajectories = rows.trajectories_of(split.train, spec, self.policy, report, method.max_tokens)
         algorithm = method.state()  # as it was before these rows: a resumed update estimates again
         count = method.prepare(trajectories)
@@ -97,6 +93,20 @@ class OnData:
             self._save(self._facts(step, algorithm, metrics), changed)
         told = {**summary, "baseline": method.state() or None, **self._held_out_facts(split)}
         return told, metrics, self._judge
+
+    def _with_masks(self, lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Returns the lines that can be trained on, with the masks of their answers. Raises TrainingError
+        (DATA) if too many answers have none."""
+        kept = self._replay.lines(lines, self._report)
+        if warning := self._replay.warning:
+            self._emit("warning", message=warning)
+            shares = dataset.Shares()
+            for line in lines:
+                shares.count_read_line(line)
+            shares.refuse(1.0, self.spec.max_masked_share, warning)
+        if not kept:
+            raise TrainingError("DATA", f"No row is left to train on. {self._replay.warning}")
+        return kept
 
     def _facts(self, step: int, algorithm: Facts, metrics: Facts) -> Facts:
         judge = None if self._judge is None else self._judge.state()
