@@ -6,6 +6,7 @@ import copy
 import json
 import math
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -299,6 +300,86 @@ def test_an_answer_whose_masks_cannot_be_computed_is_context_and_counted(
     (row,) = rows.trajectory_of(kept, _spec(), None).rows
     assert row.ids[-2:] == [3, 4] and row.sampled_count == 2 and not row.allowed
     assert rows.summary([kept], _spec())["masked_share"] == 0.5
+
+
+def test_an_answer_behind_a_voided_one_needs_no_masks_and_is_not_counted_again(
+    painter: Painter, drawn: list[Sample]
+) -> None:
+    void = {**sampling(generation_id="one"), "tokens_void": True, "token_ids": [], "logprobs": []}
+    behind = painter.record(drawn[0], generation_id="two", continues="one")
+    line = admitted(void, behind, sampling())
+    assert line["calls"][1]["grammar"]
+    replay = painter.replay
+    assert len(replay.lines([line | {"grammars": {}}], DataReport())) == 1
+    assert (replay.failed, replay.replayed, replay.warning) == (0, 0, "")
+
+
+def test_a_row_has_the_grammars_of_its_trained_answers_alone_and_a_reward_for_each(
+    painter: Painter, drawn: list[Sample]
+) -> None:
+    other = painter.compiler(Grammar("json_schema", '{"type": "null"}'))
+    shaped = sampling(constraint=other.record, presence_penalty=1.0)
+    item = task("t", shaped, painter.record(drawn[0]), sampling())
+    for number, turn in enumerate(item.trajectory["turns"], 1):
+        turn["turn_id"] = number
+    dense = [{"turn_id": number, "reward": 0.125 * number} for number in (1, 2, 3)]
+    assert item.reward is not None
+    item.reward["metadata"]["dense"] = dense  # type: ignore[index]
+    line = admission.line(item, AdmissionRules({"d1": 0}, KEY, dense=True))
+    assert isinstance(line, dict) and list(line["grammars"]) == [painter.grammar.record["hash"]]
+    assert line["turn_rewards"] == [0.375, 0.375]
+
+
+def test_a_row_of_a_file_that_is_left_out_is_named_by_its_place(
+    painter: Painter, drawn: list[Sample]
+) -> None:
+    line = admitted(painter.record(drawn[0])) | {"grammars": {}, "place": "x.jsonl, record 3"}
+    report = DataReport()
+    assert painter.replay.lines([line], report) == []
+    assert report.text == "1 other_grammar (x.jsonl, record 3)"
+
+
+def test_a_constraint_that_is_used_again_gives_the_masks_of_a_new_one(
+    painter: Painter, drawn: list[Sample]
+) -> None:
+    used = painter.grammar.begin()
+    for sample in drawn:
+        part = sample.token_ids[: len(sample.token_ids) // 2]
+        for ids in (part, sample.token_ids):
+            assert painter.grammar.replay(ids, used) == list(sample.allowed[: len(ids)])
+        with pytest.raises(GrammarError, match="at place 1 "):
+            painter.grammar.replay([ids[0], ids[0], *ids], used)
+
+
+def test_a_constraint_that_broke_down_costs_no_other_answer_its_masks(
+    painter: Painter, drawn: list[Sample]
+) -> None:
+    class Broken:
+        """A constraint beyond a limit of work: it allows nothing, also after a reset."""
+
+        is_broken = True
+
+        def mask(self, out: Any) -> None:
+            out[:] = 0
+
+        def advance(self, token: int) -> None: ...
+
+        def reset(self) -> None: ...
+
+    begun: list[Any] = []
+
+    def compiled(grammar: Grammar) -> CompiledGrammar:
+        made = painter.compiler(grammar)
+
+        def begin() -> Any:
+            begun.append(made.begin() if begun else Broken())
+            return begun[-1]
+
+        return replace(made, begin=begin)
+
+    replay = MaskReplay(compiled)
+    assert len(replay.lines([admitted(painter.record(one)) for one in drawn], DataReport())) == len(drawn)
+    assert (replay.failed, replay.replayed) == (0, len(drawn))
 
 
 def test_tokens_that_the_grammar_does_not_allow_are_context(painter: Painter, drawn: list[Sample]) -> None:

@@ -8,16 +8,17 @@ answer whose masks cannot be computed is context, as one with a penalty is, and 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from onward.lm.constrained import CompiledGrammar, Grammar, GrammarCompiler, GrammarError
+from onward.lm.constrained import CompiledGrammar, Constraint, Grammar, GrammarCompiler, GrammarError
 from onward.lru import Lru
 from onward.training.data import admission
 from onward.training.data.grammars import FIELDS
 from onward.training.data.report import DataReport
 
 if TYPE_CHECKING:
+    from onward.lm.masks import AllowedTokens
     from onward.lm.model import LanguageModel
 
 REASON = "other_grammar"
@@ -27,6 +28,7 @@ _SHOWN = 200
 _REMEMBERED = 64
 """Grammars that are remembered, compiled or refused: each record may bring one of its own."""
 Line = dict[str, Any]
+_Compiled = tuple[CompiledGrammar, Constraint]
 
 
 def _go_on() -> None:
@@ -41,7 +43,7 @@ class MaskReplay:
     ) -> None:
         """``stop`` may raise; it is called before each line."""
         self._compile, self._stop = compile_grammar, stop
-        self._known: Lru[tuple[str, ...], CompiledGrammar | GrammarError] = Lru(_REMEMBERED)
+        self._known: Lru[tuple[str, ...], _Compiled | GrammarError] = Lru(_REMEMBERED)
         self.replayed = 0
         """Answers that got their masks."""
         self.failed = 0
@@ -105,7 +107,7 @@ class MaskReplay:
         name = call["grammar"]
         stated = grammars.get(name) if isinstance(grammars, dict) and isinstance(name, str) else None
         try:
-            call["allowed"] = self._compiled(stated).replay(call["token_ids"])
+            call["allowed"] = self._masks(stated, call["token_ids"])
         except GrammarError as error:
             self.failed += 1
             self.first_problem = self.first_problem or str(error)[:_SHOWN]
@@ -113,15 +115,24 @@ class MaskReplay:
         else:
             self.replayed += 1
 
-    def _compiled(self, stated: Any) -> CompiledGrammar:
-        """Returns a stated grammar, compiled. Raises GrammarError, also for another fingerprint."""
+    def _masks(self, stated: Any, token_ids: Sequence[int]) -> list[AllowedTokens]:
+        grammar, constraint = self._compiled(stated)
+        try:
+            return grammar.replay(token_ids, constraint)
+        except GrammarError:  # or the work of all answers so far is beyond the engine's limit for one
+            return grammar.replay(token_ids)
+
+    def _compiled(self, stated: Any) -> _Compiled:
+        """Returns a stated grammar, compiled, with the constraint that replays its answers. Raises
+        GrammarError, also for another fingerprint."""
         if not isinstance(stated, dict) or not all(isinstance(stated.get(name), str) for name in FIELDS):
             raise GrammarError("the row does not state it", "grammar")
         key = tuple(stated[name] for name in FIELDS)
         known = self._known.get(key)
         if known is None:
             try:
-                known = self._checked(stated)
+                made = self._checked(stated)
+                known = made, made.begin()
             except GrammarError as error:
                 known = error
             self._known[key] = known
