@@ -74,18 +74,19 @@ def compared(writer: Path, start: Path, released: dict[str, str] | None = None) 
     """Returns the figures of a writer on validation tasks, and its gains in skill over ``start`` and over the
     ``released`` writer there, with the 95 % interval over families."""
     from onward.rubrics.policy.evaluation import difference, judged
+    from onward.rubrics.policy.figures import interval_of_few
     from onward.rubrics.policy.splits import validation_tasks
     from onward.rubrics.policy.writer import load_player
 
     tasks = validation_tasks(VALIDATION_TASKS)
     after, before = (judged(load_player(one), tasks) for one in (writer, start))
-    gain, found = difference([after], [before]), after.report()
+    gain, found = difference([after], [before], interval_of_few), after.report()
     versus = {}
     if released is not None:
         other = judged(load_player(Path(released["folder"])), tasks)
         versus = {
             "released": released["version"],
-            "versus_released": asdict(difference([after], [other])),
+            "versus_released": asdict(difference([after], [other], interval_of_few)),
         }
     return {
         "reward_mean": found["reward"],
