@@ -56,7 +56,7 @@ def releases(
     table = Table(
         ident("version"), "state", ident("job"), number("skill"), number("against the released one"),
         number("invalid"), number("degenerate"),
-        empty="no rubric writer was trained by a job yet: docs/rubrics-training.md shows how",
+        empty="no rubric writer was trained by a job or added yet: docs/rubrics-training.md shows how",
     )  # fmt: skip
     for row in rows[:limit]:
         found = row["evidence"]

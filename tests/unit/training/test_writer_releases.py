@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from safetensors.numpy import save_file
 from trainer_world import World
 
-from onward.contracts.buckets import ReleasedWriter
+from onward.contracts.buckets import ReleasedWriter, WriterVersion
 from onward.errors import ConflictError, NotFoundError, TamperedError
 from onward.training import signatures
 from onward.training.job import rubrics
@@ -250,3 +251,103 @@ async def test_a_job_is_not_lost_by_a_released_writer_that_is_damaged(tmp_path: 
     assert not done["released_now"] and "could not be compared" in done["why"]
     assert jobs.world.alerts == ["writer_refused"]
     assert await jobs.states() == {V1: "released", V2: "not passed"}
+
+
+async def test_a_version_that_cannot_be_read_keeps_its_number(tmp_path: Path) -> None:
+    jobs = Jobs(tmp_path)
+    await jobs.run("a")
+    await jobs.world.bucket("rl_writers").create("version.rubric-writer-v7", b"of a newer program")
+    async with asyncio.timeout(5):
+        assert (await jobs.run("b"))["version"] == "rubric-writer-v8"
+
+
+async def test_no_job_replaces_a_pointer_that_cannot_be_read(tmp_path: Path) -> None:
+    jobs = Jobs(tmp_path)
+    await jobs.world.bucket("rl_writers").create("released", b"of a newer program")
+    done = await jobs.run("a")
+    assert (done["passed"], done["released_now"], len(jobs.compared_with)) == (True, False, 3)
+    assert jobs.world.bucket("rl_writers").data["released"][0] == b"of a newer program"
+    version = await jobs.writers.version(V1)
+    await jobs.writers.release(version, kind="promoted", expected=None, by="ada", why="mended")
+    assert (await jobs.pointer()).version == V1
+
+
+async def test_a_record_that_another_attempt_changed_meanwhile_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = Jobs(tmp_path, release="never")
+    await jobs.run("a")
+    first, bucket = await jobs.writers.version(V1), jobs.world.bucket("rl_writers")
+    right, turns = bucket.update, 0
+
+    async def update(key: str, value: bytes, revision: int, **given: Any) -> int:
+        nonlocal turns
+        turns += 1
+        if turns == 1:  # the operator is quicker: the version is released before it is replaced
+            await right(key, first.dump(), bucket.data[key][1])
+            await jobs.writers.release(first, kind="promoted", expected=None, by="ada", why="x")
+        return await right(key, value, revision, **given)
+
+    monkeypatch.setattr(bucket, "update", update)
+    facts = first.model_dump(exclude={"version", "number", "job_id", "made_at"})
+    kept = await jobs.writers.record("a", **{**facts, "attempt": 2, "digest": "f" * 64})
+    assert kept == first == await jobs.writers.version(V1)
+
+
+@pytest.mark.parametrize("digest", ["..", "", "a/../..", "A" * 64, "0" * 63])
+async def test_a_record_whose_digest_is_none_moves_no_folder(tmp_path: Path, digest: str) -> None:
+    jobs = Jobs(tmp_path)
+    await jobs.run("a")
+    pointer = await jobs.pointer()
+    await jobs.files.fetch(pointer)
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(TamperedError, match=f"record of rubric writer {V1} is no SHA-256"):
+        await jobs.files.fetch(pointer.model_copy(update={"digest": digest}))
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+async def test_a_folder_in_place_of_a_file_and_a_file_in_place_of_the_folder_are_set_aside(
+    tmp_path: Path,
+) -> None:
+    jobs = Jobs(tmp_path)
+    await jobs.run("a")
+    pointer = await jobs.pointer()
+    copy = await jobs.files.fetch(pointer)
+    for name in ("model.safetensors", "manifest.json"):
+        (copy / name).unlink()
+        (copy / name).mkdir()
+        assert (await jobs.files.fetch(pointer) / name).is_file()
+    copy.rename(tmp_path / "elsewhere")
+    copy.write_text("no folder")
+    assert (await jobs.files.fetch(pointer)).is_dir()
+    assert len(list(copy.parent.glob(".tampered-*"))) == 3
+
+
+async def test_several_processes_fetch_one_writer_at_once(tmp_path: Path) -> None:
+    jobs = Jobs(tmp_path)
+    await jobs.run("a")
+    pointer = await jobs.pointer()
+    others = [WriterFiles(jobs.world.ctx.objects, jobs.world.settings) for _ in range(6)]
+    folders = await asyncio.gather(*(one.fetch(pointer) for one in others))
+    assert set(folders) == {jobs.files.folder / pointer.digest}
+    for one in others[:3]:  # a damaged copy, which all of them see
+        (folders[0] / "writer.json").write_text("{}")
+        await asyncio.gather(*(other.fetch(pointer) for other in (one, *others[3:])))
+    names = {path.name for path in jobs.files.folder.iterdir() if not path.name.startswith(".tampered-")}
+    assert names == {pointer.digest}
+
+
+async def test_files_that_no_reader_would_take_become_no_version(tmp_path: Path) -> None:
+    jobs = Jobs(tmp_path)
+    await jobs.run("a")
+    folder = tmp_path / "odd"
+    folder.mkdir()
+    (folder / "writer.json").write_text("{}")
+    (folder / "weights.bin").write_bytes(b"pickle")
+    with pytest.raises(TamperedError, match="is neither safetensors nor JSON"):
+        await jobs.files.store(folder, "odd", 1)
+    assert await jobs.world.ctx.objects.list("rubrics/odd") == []
+
+
+def test_the_names_of_versions_have_one_beginning() -> None:
+    assert f"{WriterVersion.NAME}1" == V1

@@ -91,7 +91,7 @@ def refuse_incomplete(run: Path) -> None:
     for part in PARTS:
         if not (run / part / FACTS).is_file():
             raise ConfigError(
-                f"{run} has no {part}/{FACTS}: give the folder of a run that has ended. 'onward rubrics train "
+                f"{run} has no {part}/{FACTS}: give a run that has ended. 'onward rubrics train "
                 f"--out {run}' goes on with one that was stopped."
             )
     facts = read_json(run / "writer" / FACTS)

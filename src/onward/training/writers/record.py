@@ -81,7 +81,7 @@ class Writers:
         stored = await self._pointer()
         now = stored.document
         present = None if now is None else now.version
-        if kind == "released" and not stored.readable:
+        if kind == BY_JOB and not stored.readable:
             raise ConflictError(
                 "What is released cannot be read, so that no job changes it: see 'onward buckets show "
                 "rl_writers released', and promote a version with 'onward rubrics promote'."
@@ -150,6 +150,8 @@ class Writers:
         return pointer
 
 
+BY_JOB = "released"
+"""Kind of a change by the validation of a job."""
 RELEASED, BEFORE, ROLLED_BACK = "released", "released before", "rolled back"
 PASSED, NOT_PASSED = "passed", "not passed"
 WAS_RELEASED = (RELEASED, BEFORE, ROLLED_BACK)
