@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -351,3 +352,84 @@ async def test_files_that_no_reader_would_take_become_no_version(tmp_path: Path)
 
 def test_the_names_of_versions_have_one_beginning() -> None:
     assert f"{WriterVersion.NAME}1" == V1
+
+
+async def test_a_version_stands_once_among_those_that_rollbacks_go_to(tmp_path: Path) -> None:
+    jobs = Jobs(tmp_path)
+    for name in ("a", "b"):
+        await jobs.run(name)
+    for number, (name, before) in enumerate([(V1, V2), (V2, V1), (V1, V2)]):
+        found = await jobs.writers.release(
+            await jobs.writers.version(name), kind="promoted", expected=before, by="ada", why=f"{number}"
+        )
+        assert found.back == [before]
+    assert (await jobs.roll_back()).back == []
+
+
+async def test_a_rollback_goes_only_to_the_version_whose_files_were_checked(tmp_path: Path) -> None:
+    jobs = Jobs(tmp_path)
+    for name in ("a", "b", "c"):
+        await jobs.run(name)
+    now, before = await jobs.writers.target_of_rollback()
+    assert (now.version, before.version) == (V3, V2)
+    for name, other in ((V1, V3), (V3, V1)):  # meanwhile: the same writer is released, after another one
+        await jobs.writers.release(
+            await jobs.writers.version(name), kind="promoted", expected=other, by="bob", why="x"
+        )
+    with pytest.raises(ConflictError, match="changed meanwhile"):
+        await jobs.writers.roll_back(now.version, before, by="ada", why="x")
+    assert (await jobs.pointer()).version == V3
+
+
+async def test_another_manifest_in_the_store_is_refused_even_with_the_same_files(tmp_path: Path) -> None:
+    jobs = Jobs(tmp_path)
+    await jobs.run("a")
+    objects, key = jobs.world.ctx.objects, "rubrics/a/1/manifest.json"
+    changed = {**json.loads(await objects.get(key)), "job_id": "another"}
+    await objects.put(key, json.dumps(changed).encode())
+    with pytest.raises(TamperedError, match="is not the one that was committed"):
+        await jobs.files.fetch(await jobs.pointer())
+
+
+async def test_a_scorer_sees_each_change_of_the_pointer_and_reads_each_value_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs, loads = Jobs(tmp_path), 0
+    source = StoredWriters(jobs.world.ctx.objects, jobs.world.settings, jobs.world.ctx.bus)
+    assert await source.released() is None
+    right = ReleasedWriter.load
+
+    def load(data: bytes) -> ReleasedWriter:
+        nonlocal loads
+        loads += 1
+        return right(data)
+
+    await jobs.run("a")
+    await jobs.run("b")
+    seen = []
+    monkeypatch.setattr(ReleasedWriter, "load", load)
+    for _ in range(3):
+        seen.append(await source.released())
+    assert (loads, seen[0]) == (1, seen[2])
+    monkeypatch.undo()
+    await jobs.roll_back()
+    back = await source.released()
+    assert [one.version for one in (*seen, back) if one is not None] == [V2, V2, V2, V1]
+    bucket = jobs.world.bucket("rl_writers")
+    bucket.data["released"] = (b"of a newer program", 9)
+    assert await source.released() is None
+
+
+async def test_whole_files_of_another_writer_are_refused(tmp_path: Path) -> None:
+    jobs = Jobs(tmp_path)
+    await jobs.run("a")
+    await jobs.run("b")
+    one, other = [await jobs.files.fetch(await jobs.writers.version(name)) for name in (V1, V2)]
+    shutil.rmtree(one)
+    shutil.copytree(other, one)  # with its own manifest, which is right
+    weights = (await jobs.files.fetch(await jobs.writers.version(V1))) / "model.safetensors"
+    assert weights.read_bytes() != (other / "model.safetensors").read_bytes()
+    wrong = (await jobs.pointer()).model_copy(update={"digest": "f" * 64})
+    with pytest.raises(TamperedError, match="ffffffffffff is recorded"):
+        await jobs.files.fetch(wrong)
+    assert not (jobs.files.folder / wrong.digest).exists()

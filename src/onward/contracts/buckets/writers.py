@@ -12,8 +12,8 @@ from pydantic import Field
 
 from onward.contracts.buckets.document import Loose, Piece, Record
 
-MOST_CHANGES = 1000
-"""Changes that the pointer remembers; the oldest ones are dropped."""
+MOST_CHANGES = 200
+"""Changes that the pointer remembers; the oldest ones are dropped. It is read for each trajectory."""
 
 
 class WriterVersion(Record):

@@ -71,7 +71,10 @@ class WriterFiles:
         return await self._download(writer, folder)
 
     def _check(self, folder: Path, writer: WriterVersion | ReleasedWriter) -> None:
-        manifest = checkpoints.verify(folder, self._trust, form=WRITER)
+        self._refuse_other(checkpoints.verify(folder, self._trust, form=WRITER), writer)
+
+    @staticmethod
+    def _refuse_other(manifest: checkpoints.Manifest, writer: WriterVersion | ReleasedWriter) -> None:
         if manifest.adapter_digest != writer.digest:
             raise TamperedError(
                 f"The files have digest {manifest.adapter_digest[:12]}, and {writer.digest[:12]} is recorded."
@@ -81,7 +84,7 @@ class WriterFiles:
         partial = folder.with_name(f".{writer.digest[:16]}-{new_id()[:8]}")
         partial.parent.mkdir(parents=True, exist_ok=True)
         try:
-            await checkpoints.fetch(
+            manifest = await checkpoints.fetch(
                 self._objects,
                 writer.object_prefix,
                 partial,
@@ -89,7 +92,7 @@ class WriterFiles:
                 trust=self._trust,
                 form=WRITER,
             )
-            await asyncio.to_thread(self._check, partial, writer)
+            self._refuse_other(manifest, writer)
             try:
                 partial.rename(folder)
             except OSError:
