@@ -73,6 +73,12 @@ async def test_a_trained_writer_is_added_judged_and_promoted(
     assert "passed against rubric-writer-v9, and rubric-writer-v1 is released now" in stale
     assert "in place of rubric-writer-v1" in await onward("promote rubric-writer-v3 --reason x")
     assert "in place of rubric-writer-v3" in await onward("promote rubric-writer-v1 --force --reason back")
+    shutil.rmtree(data / "models" / "writers")
+    (data / "objects" / made["object_prefix"] / "writer.json").write_text("{}")
+    for words in ("promote rubric-writer-v3 --force", "rollback"):  # files are checked before the pointer
+        assert "is refused, since its stored files" in await onward(f"{words} --reason x", 2)
+    states = {one["version"]: one["state"] for one in json.loads(await onward("releases --json"))["writers"]}
+    assert states["rubric-writer-v1"] == "released"
     (run / "writer" / "notes").mkdir()
     assert "is no plain file" in await onward(f"add {run}", 2)
     facts = json.loads((run / "writer" / "writer.json").read_text())
