@@ -88,8 +88,11 @@ async def test_a_key_that_is_a_wildcard_or_no_key_is_refused(bus, key):
 async def test_an_undeclared_bucket_is_refused_and_a_missing_one_says_what_to_do(bare_bus):
     with pytest.raises(NotFoundError, match="rl_jobs"):
         bare_bus.bucket("rl_rollouts")
-    with pytest.raises(BusError, match="run ensure_streams"):
-        await bare_bus.bucket("rl_jobs").get("k")
+    jobs = bare_bus.bucket("rl_jobs")
+    calls = (jobs.get("k"), jobs.entries(), jobs.history("k"), jobs.put("k", b"x", deadline=0.5))
+    for call in calls:
+        with pytest.raises(BusError, match=r"Bucket rl_jobs does not exist on the server: .*'onward up'"):
+            await call
 
 
 async def test_every_bucket_has_one_writer_role_and_only_throwaway_ones_expire(bus):

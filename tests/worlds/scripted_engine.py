@@ -23,7 +23,7 @@ from onward.serving.engines import (
     Progress,
     RequestRefusedError,
 )
-from onward.serving.engines.sampling import FinishedGeneration, SessionMemory
+from onward.serving.engines.session_memory import FinishedGeneration, SessionMemory
 
 Script = Callable[[Messages, str | None], str]
 BASE_DIGEST = hashlib.sha256(b"scripted").hexdigest()

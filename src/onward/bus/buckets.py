@@ -230,9 +230,7 @@ class Bucket:
                 return message
             except nats.js.errors.NotFoundError as error:
                 if error.err_code == NO_STREAM:
-                    raise BusError(
-                        f"Bucket {self.name} does not exist on the server: run ensure_streams."
-                    ) from None
+                    raise self._missing() from None
                 honour_cancellation(asked)
                 return None
             except nats.errors.Error as error:
@@ -259,6 +257,9 @@ class Bucket:
             raise ConflictError(
                 f"{key} in {self.name} changed since it was read: read it again and retry."
             ) from None
+        except BusError:
+            await self._refuse_missing()
+            raise
 
     async def _consumer(self, key: str, *, headers_only: bool, history: bool = False) -> Puller:
         newest = api.DeliverPolicy.LAST_PER_SUBJECT
@@ -325,10 +326,28 @@ class Bucket:
                 return found
             except (PullBroken, nats.errors.Error) as error:
                 honour_cancellation(asked)
+                if isinstance(error, nats.js.errors.NotFoundError) and error.err_code == NO_STREAM:
+                    raise self._missing() from None
                 await self._wait(until, error)
             finally:
                 if puller is not None:
                     await puller.close(delete=True)
+
+    async def _refuse_missing(self) -> None:
+        """Raises BusError if the server answers that it has no such bucket."""
+        try:
+            await self.bus.js.stream_info(stream_of(self.name))
+        except nats.js.errors.NotFoundError as error:
+            if error.err_code == NO_STREAM:
+                raise self._missing() from None
+        except nats.errors.Error:
+            return
+
+    def _missing(self) -> BusError:
+        return BusError(
+            f"Bucket {self.name} does not exist on the server: start the service on this data folder once "
+            f"('onward up'), which makes it."
+        )
 
     async def _wait(self, until: float, error: Exception) -> None:
         if self.bus.clock.monotonic() >= until:

@@ -100,6 +100,7 @@ COMMANDS |= {
     "trajectories_import": ("trajectories",),
     "rubrics_judge": ("rubrics",),
     "rubrics_releases": ("rubrics",),
+    "rubrics_add": ("rubrics",),
     "releases_explain": ("releases", "release"),
     "releases_audit": ("releases", "release"),
     "models_versions": ("models",),

@@ -187,7 +187,8 @@ def result_phrase(job: dict[str, Any]) -> str:
         reason = f": {release['reason']}" if release["state"] == "rejected" else ""
         return f"{release['model_id']} {release['state']}{reason}"
     if job["state"] == "completed" and "version" in metrics:
-        outcome = "released" if metrics["released_now"] else "not released"
+        outcome = "passed, not released" if metrics["passed"] else "not passed"
+        outcome = "released" if metrics["released_now"] else outcome
         return f"{metrics['version']} {outcome}: {metrics['why']}"
     if job["state"] == "completed" and "policy" in metrics:
         return f"a policy under {metrics['policy']}"

@@ -173,6 +173,8 @@ def explain(
 
     if writer is None:
         parsed, found, questions, by = _read(rubric, task)
+    elif task is not None:
+        raise ConfigError(f"With --writer the task is the only argument: leave {task} out.")
     else:
         parsed, found, questions, by = _write(rubric, writer, file, data_dir)
     explanation = explained(parsed, found, questions=questions)

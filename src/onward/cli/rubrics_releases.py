@@ -16,12 +16,12 @@ from onward.cli.rubrics import rubrics
 from onward.errors import ConfigError, ConflictError
 
 if TYPE_CHECKING:  # what reads a record is loaded where it is used: most commands of rubrics need none
+    from onward.bus import Bus
     from onward.config import Settings
-    from onward.contracts.buckets import WriterVersion
+    from onward.contracts.buckets import ReleasedWriter
     from onward.rubrics.writers import NamedWriter
     from onward.training.writers import WriterFiles, Writers
 
-_PREFIX = "rubric-writer-v"
 Reason = Annotated[str, typer.Option("--reason", help="Why, in your words; the record keeps it.")]
 
 
@@ -44,7 +44,7 @@ def releases(
     settings = load_settings(file, data_dir)
 
     async def work() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-        async with _record(settings) as writers:
+        async with record_of(settings) as (_, writers):
             pointer, found = await writers.released(), await writers.all()
         rows = [{**one.model_dump(mode="json"), "state": state_of(one, pointer)} for one in found[::-1]]
         return rows, [] if pointer is None else [one.model_dump(mode="json") for one in pointer.changes]
@@ -56,7 +56,7 @@ def releases(
     table = Table(
         ident("version"), "state", ident("job"), number("skill"), number("against the released one"),
         number("invalid"), number("degenerate"),
-        empty="no rubric writer was trained by a job yet: docs/rubrics-training.md shows how",
+        empty="no rubric writer was trained by a job or added yet: docs/rubrics-training.md shows how",
     )  # fmt: skip
     for row in rows[:limit]:
         found = row["evidence"]
@@ -78,7 +78,8 @@ def promote(
     version: Annotated[str, typer.Argument(metavar="VERSION", help="From the first column of 'releases'.")],
     reason: Reason,
     force: Annotated[
-        bool, typer.Option("--force", help="Release a version that did not pass its validation.")
+        bool,
+        typer.Option("--force", help="Release one that did not pass, or passed against another."),
     ] = False,
     file: ConfigFile = None,
     data_dir: DataDir = None,
@@ -90,22 +91,29 @@ def promote(
     A running service scores the next trajectory with it. Scores that exist stay as they are.
     """
     from onward.telemetry.audit import current_user
-    from onward.training.writers.record import RELEASED, state_of
+    from onward.training.writers.record import RELEASED, WAS_RELEASED, state_of
 
     settings, why = load_settings(file, data_dir), _reason(reason)
 
     async def work() -> str:
-        async with _record(settings) as writers:
+        async with record_of(settings) as (_, writers):
             found, pointer = await writers.version(version), await writers.released()
-            if state_of(found, pointer) == RELEASED:
+            state, expected = state_of(found, pointer), None if pointer is None else pointer.version
+            if state == RELEASED:
                 return f"{version} is released already."
             if not found.passed and not force:
                 raise ConflictError(
                     f"{version} did not pass its validation: {found.why} Give --force to release it all the "
                     f"same."
                 )
+            other = found.evidence.get("released")
+            if state not in WAS_RELEASED and other != expected and not force:
+                raise ConflictError(
+                    f"{version} passed against {other or 'its warm start'}, and {expected or 'none'} is "
+                    f"released now: look at 'onward rubrics compare --a {version} --b {expected or other}', "
+                    f"then give --force."
+                )
             await _files(settings).fetch(found)
-            expected = None if pointer is None else pointer.version
             await writers.release(found, kind="promoted", expected=expected, by=current_user(), why=why)
             return f"{version} is the released rubric writer now, in place of {expected or 'none'}."
 
@@ -123,7 +131,7 @@ def rollback(reason: Reason, file: ConfigFile = None, data_dir: DataDir = None) 
     settings, why = load_settings(file, data_dir), _reason(reason)
 
     async def work() -> str:
-        async with _record(settings) as writers:
+        async with record_of(settings) as (_, writers):
             pointer, before = await writers.target_of_rollback()
             await _files(settings).fetch(before)
             await writers.roll_back(pointer.version, before, by=current_user(), why=why)
@@ -135,50 +143,40 @@ def rollback(reason: Reason, file: ConfigFile = None, data_dir: DataDir = None) 
 def open_named(name: str, file: Path | None, data_dir: Path | None) -> NamedWriter:
     """Returns a writer by one of ``writers.FORMS``, by ``released``, or by a version. Raises ConfigError,
     NotFoundError, TamperedError."""
+    from onward.contracts.buckets import WriterVersion
     from onward.rubrics.trajectories import RELEASED as THE_RELEASED
     from onward.rubrics.writers import open_writer
 
-    if name != THE_RELEASED and not name.startswith(_PREFIX):
+    if name != THE_RELEASED and not name.startswith(WriterVersion.NAME):
         return open_writer(name)
     settings = load_settings(file, data_dir)
 
-    async def work() -> tuple[WriterVersion, Path]:
-        async with _record(settings) as writers:
-            wanted = name
+    async def work() -> tuple[str, Path]:
+        async with record_of(settings) as (_, writers):
+            found: ReleasedWriter | WriterVersion | None
             if name == THE_RELEASED:
-                pointer = await writers.released()
-                if pointer is None:
+                found = await writers.released()
+                if found is None:
                     raise ConfigError(
                         "No rubric writer is released: train one with a rubrics job, or name another writer."
                     )
-                wanted = pointer.version
-            found = await writers.version(wanted)
-            return found, await _files(settings).fetch(found)
+            else:
+                found = await writers.version(name)
+            return found.version, await _files(settings).fetch(found)
 
-    found, folder = run_async(work())
-    return replace(open_writer(str(folder)), name=found.version)
+    version, folder = run_async(work())
+    return replace(open_writer(str(folder)), name=version)
 
 
 @asynccontextmanager
-async def _record(settings: Settings) -> AsyncIterator[Writers]:
-    """Yields the record of writers. Raises ConfigError for a data folder of before there was one."""
-    import nats.js.errors
-
+async def record_of(settings: Settings) -> AsyncIterator[tuple[Bus, Writers]]:
+    """Yields the bus, and the record of writers."""
     from onward import host
-    from onward.bus.buckets import stream_of
     from onward.clock import SystemClock
-    from onward.contracts.buckets import ReleasedWriter
     from onward.training.writers import Writers
 
     async with host.records(settings) as bus:
-        try:
-            await bus.js.stream_info(stream_of(ReleasedWriter.BUCKET))
-        except nats.js.errors.NotFoundError:
-            raise ConfigError(
-                f"{settings.data_dir} has no record of rubric writers yet: start the service there once "
-                f"('onward up'), which makes it."
-            ) from None
-        yield Writers(bus, SystemClock())
+        yield bus, Writers(bus, SystemClock())
 
 
 def _files(settings: Settings) -> WriterFiles:

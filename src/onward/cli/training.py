@@ -34,7 +34,7 @@ app.add_typer(training_app, name="training")
 def start(
     request: Annotated[
         Path,
-        typer.Option("-f", "--file", help="JSON: a training request, or its training_config alone."),
+        typer.Option("-f", "--file", help="JSON: a request of any kind of job, or a training_config alone."),
     ],
     file: ConfigFile = None,
     data_dir: DataDir = None,
@@ -45,6 +45,9 @@ def start(
     With AGENTGYM_RL_URL the request goes to that service, with AGENTGYM_RL_API_KEY as its key.
 
     onward training start -f config.json
+
+    A control job has 'environment' at the top level, a job of a rubric writer has kind 'rubrics':
+    docs/training-service.md.
     """
     settings = load_settings(file, data_dir)
     document = read_request(request)

@@ -108,10 +108,15 @@ class CompiledGrammar(Grammar):
             "fingerprint": self.fingerprint,
         }
 
-    def replay(self, token_ids: Sequence[int]) -> list[AllowedTokens]:
-        """Returns the mask of each token of an answer. Raises GrammarError for a token that is not allowed
-        at its place, with its number."""
-        constraint, found = self.begin(), []
+    def replay(self, token_ids: Sequence[int], constraint: Constraint | None = None) -> list[AllowedTokens]:
+        """Returns the mask of each token of an answer. ``constraint``: one of this grammar that is used
+        again, since it remembers its work. Raises GrammarError for a token that is not allowed at its place,
+        with its number."""
+        found: list[AllowedTokens] = []
+        if constraint is None:
+            constraint = self.begin()
+        else:
+            constraint.reset()
         for place, token in enumerate(token_ids):
             (allowed,) = next_masks([constraint], self.vocab, 1)
             if token not in allowed:
@@ -216,6 +221,12 @@ class GrammarCompiler:
         )
 
     def _compile(self, grammar: Grammar) -> LLMatcher:
+        try:
+            return self._matcher(grammar)
+        except ValueError as error:  # half of a surrogate pair, or a number beyond a double
+            raise GrammarError(_first_line(str(error))) from None
+
+    def _matcher(self, grammar: Grammar) -> LLMatcher:
         from llguidance import LLMatcher, LLParserLimits
 
         writing: Any = dict(WRITING)

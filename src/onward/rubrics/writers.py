@@ -11,7 +11,7 @@ from onward.rubrics.backends import DIALECTS, Usage, open_backend
 from onward.rubrics.policy.evaluation import Plays
 from onward.spelling import closest_name
 
-FORMS = "RUN, released, openai:NAME, vllm:NAME@URL, sglang:NAME@URL, local:FOLDER or baseline:NAME"
+FORMS = "RUN, released, a version, openai:NAME, vllm:NAME@URL, sglang:NAME@URL, local:FOLDER or baseline:NAME"
 WRITER_FILE = "writer.json"
 
 

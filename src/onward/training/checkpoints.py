@@ -127,7 +127,7 @@ def verify(folder: Path, trust: Trust | None = None, *, form: Form = ADAPTER) ->
     """
     try:
         body = (folder / MANIFEST).read_bytes()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         raise TamperedError(
             f"{folder.name} has no {MANIFEST}: a model without one is never loaded."
         ) from None
@@ -142,7 +142,7 @@ def verify(folder: Path, trust: Trust | None = None, *, form: Form = ADAPTER) ->
             f"it must not be loaded."
         )
     for name, expected in manifest.files.items():
-        if sha256_file(folder / name) != expected:
+        if not (folder / name).is_file() or sha256_file(folder / name) != expected:
             raise TamperedError(
                 f"{name} in {folder.name} does not match its manifest: it must not be loaded."
             )

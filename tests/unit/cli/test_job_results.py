@@ -13,12 +13,22 @@ from onward.cli.jobs import result_phrase
     ("metrics", "phrase"),
     [
         (
-            {"version": "rubric-writer-v2", "released_now": True, "why": "Shown.", "policy": "rubrics/j/1"},
+            {
+                "version": "rubric-writer-v2",
+                "passed": True,
+                "released_now": True,
+                "why": "Shown.",
+                "policy": "rubrics/j/1",
+            },
             "rubric-writer-v2 released: Shown.",
         ),
         (
-            {"version": "rubric-writer-v3", "released_now": False, "why": "Worse.", "policy": "rubrics/j/1"},
-            "rubric-writer-v3 not released: Worse.",
+            {"version": "rubric-writer-v3", "passed": False, "released_now": False, "why": "Worse."},
+            "rubric-writer-v3 not passed: Worse.",
+        ),
+        (
+            {"version": "rubric-writer-v3", "passed": True, "released_now": False, "why": "Shown."},
+            "rubric-writer-v3 passed, not released: Shown.",
         ),
         ({"policy": "control/j/1"}, "a policy under control/j/1"),
         ({"loss": 0.5}, "a checkpoint that waits for its release"),

@@ -72,6 +72,8 @@ def test_explain_writes_the_rubric_of_a_task_itself(tmp_path: Path) -> None:
     named = {one["check"] for one in found["criteria"]}
     assert named <= {str(check) for check in task.active} and found["reward"]["measures"]["f1"] > 0.9
     assert "baseline:full_oracle" in (tmp_path / "page.html").read_text()
+    two = run_text(tmp_path, *words[:3], "expense_audit/1", *words[3:])
+    assert two.returncode == 2 and "leave expense_audit/1 out" in two.stderr
 
 
 def test_eval_has_figures_reference_points_and_controls(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from onward.lm.chat import Chat
 from onward.lm.tokens import Call, rows_from_calls
-from onward.serving.engines.sampling import FinishedGeneration, SessionMemory
+from onward.serving.engines.session_memory import FinishedGeneration, SessionMemory
 
 QWEN3 = """
 {%- macro thought_of(m) -%}

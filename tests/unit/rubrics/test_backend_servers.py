@@ -7,6 +7,7 @@ answer is prose. vLLM (0.12 and newer) reads ``response_format`` and ``structure
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
@@ -15,7 +16,7 @@ import pytest
 from chat_server import ChatServer, Reply, Script, completion, text
 from pydantic import BaseModel, Field
 
-from onward.errors import EngineError
+from onward.errors import ConfigError, EngineError
 from onward.rubrics.backends import (
     ChatBackend,
     ModelAnswerError,
@@ -23,6 +24,7 @@ from onward.rubrics.backends import (
     TruncatedAnswerError,
     open_backend,
 )
+from onward.rubrics.tasks.persona import Persona
 
 PROSE = "I would say red."
 Server = Callable[[dict[str, Any]], Mapping[str, Any] | None]
@@ -209,12 +211,39 @@ async def test_a_server_that_repeats_the_key_does_not_bring_it_into_the_error(
             await one.generate_structured("s", "u", Room)
         assert server.headers[0]["authorization"] == f"Bearer {key}"
         assert key not in str(caught.value) and key not in one.name and caught.value.__cause__ is None
+        monkeypatch.delenv(f"{kind.upper()}_API_KEY")
         known = open_backend(f"{kind}:m1@{server.url.replace('http://', 'http://me:hidden@')}")
         assert isinstance(known, ChatBackend)
         known._pauses = (0.001, 0.002)
         with pytest.raises(EngineError) as caught:  # of a proxy in front of the server
             await known.generate_structured("s", "u", Room)
     assert "hidden" not in str(caught.value) and "at http://127.0.0.1" in str(caught.value)
+
+
+@each
+async def test_a_login_in_the_address_is_sent_alone_and_never_in_place_of_a_key(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """httpx sends the login of an address as Authorization, whatever header is set."""
+    monkeypatch.delenv(f"{kind.upper()}_API_KEY", raising=False)
+    with ChatServer(lambda body: text('{"colour": "red", "coats": 1}')).running() as server:
+        address = server.url.replace("http://", "http://me:hidden@")
+        one = open_backend(f"{kind}:m1@{address}")
+        await one.generate_structured("s", "u", Room)
+        monkeypatch.setenv(f"{kind.upper()}_API_KEY", "k" * 9)
+        await open_backend(f"{kind}:m1@{server.url}").generate_structured("s", "u", Room)
+        for refused in (
+            lambda: open_backend(f"{kind}:m1@{address}"),
+            lambda: ChatBackend(kind, "m1", address, key="k" * 9),
+            lambda: Persona(address, "m1", "k" * 9),
+        ):
+            with pytest.raises(ConfigError, match="has a login, and a key is given too") as caught:
+                refused()
+            assert "hidden" not in f"{caught.value}{caught.value!r}" and "k" * 9 not in str(caught.value)
+        async with Persona(address, "m1"):
+            pass
+    sent = [headers["authorization"] for headers in server.headers]
+    assert sent == [f"Basic {base64.b64encode(b'me:hidden').decode()}", f"Bearer {'k' * 9}"]
 
 
 @each

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from onward.reward.role.analysis import Analysis
 from onward.rubrics.backend_player import BaselinePlayer
 from onward.rubrics.tasks import make_task
 from onward.rubrics.trajectories import rubrics_of, written
+from onward.rubrics.trajectories.written import RubricWriter
 
 SETTINGS = RewardSettings.model_validate(
     {"rubrics": {"trips": {"family": "travel_itinerary", "writer": "released"}}}
@@ -104,3 +106,12 @@ async def test_without_a_released_writer_and_with_damaged_files_a_trajectory_is_
 def test_outside_of_a_service_the_released_writer_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"\[reward.rubrics.trips\].*name another writer"):
         rubrics_of(SETTINGS)
+
+
+async def test_a_rubric_is_remembered_by_brief_and_checks() -> None:
+    task, writer = make_task("travel_itinerary", 1), RubricWriter(BaselinePlayer("constant"))
+    first = (await writer.rubric(task)).rubric
+    left = [place for place, check in enumerate(task.active) if check != first.checks[0]]
+    fewer = replace(task, active=tuple(task.active[place] for place in left), weights=task.weights[left])
+    assert first.checks[0] not in (await writer.rubric(fewer)).rubric.checks
+    assert (await writer.rubric(task)).rubric == first

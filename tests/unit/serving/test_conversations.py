@@ -148,6 +148,22 @@ def test_a_call_that_was_written_as_text_gets_the_next_message_as_its_result():
     assert turn["result"] == {"success": True, "output": "3"}
 
 
+def test_the_source_of_a_grammar_counts_in_the_size_of_its_conversation():
+    sizes = []
+    for constraint in (
+        {},
+        {"constraint": {"hash": "h"}},
+        {"constraint": {"hash": "h", "source": "s" * 5000}},
+    ):
+        table, messages = Conversations(), [user("q")]
+        one = exchange(messages, "a")
+        one.sampling = {"generation_id": "g", **constraint}
+        begun = table.begin("s", "key", is_named=False, recorded=True)
+        table.add_exchange(begun, one, links_of(SEED, messages), said("a"))
+        sizes.append(table.size)
+    assert sizes[0] == sizes[1] == sizes[2] - 5000
+
+
 def test_sizes_add_up_and_go_with_the_conversation():
     table = Table()
     first = table.ask([user("q" * 1000)], "a" * 500)

@@ -1,4 +1,4 @@
-from onward.serving.engines.sampling import FinishedGeneration, SessionMemory
+from onward.serving.engines.session_memory import FinishedGeneration, SessionMemory
 
 
 def _user(text):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import json
 import math
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +19,7 @@ from scored_trajectories import KEY, freeze, sampling, task
 from onward.errors import TrainingError
 from onward.lm.answer_form import AnswerForm
 from onward.lm.chat import Chat
-from onward.lm.constrained import CompiledGrammar, GrammarCompiler
+from onward.lm.constrained import CompiledGrammar, Grammar, GrammarCompiler, GrammarError
 from onward.lm.policy import Policy
 from onward.lm.request import Sample, SampleRequest
 from onward.lm.sampler import Sampler
@@ -26,7 +28,7 @@ from onward.lm.token_bytes import TokenBytes
 from onward.lm.tokens import TokenRow
 from onward.redaction.trajectory import redact_trajectory
 from onward.serving.engines.answer_options import state_once
-from onward.training.data import admission, conversations, dataset, grammars
+from onward.training.data import admission, conversations, dataset, files, grammars
 from onward.training.data.admission import AdmissionRules
 from onward.training.data.report import DataReport
 from onward.training.job import rows, worker
@@ -47,6 +49,12 @@ TOOL = {
         },
     },
 }
+
+
+def _with_word(word: str) -> dict[str, Any]:
+    """A strict tool with one argument that may be this word alone."""
+    parameters = {"type": "object", "properties": {"word": {"enum": [word]}}, "required": ["word"]}
+    return {"type": "function", "function": {"name": "say", "strict": True, "parameters": parameters}}
 
 
 class Painter:
@@ -236,6 +244,17 @@ def test_text_methods_learn_from_the_tokens_without_masks(painter: Painter, draw
     assert "grammar" not in line["calls"][0] and "trains" not in line["calls"][0]
 
 
+@pytest.mark.parametrize("form", [
+    AnswerForm([_with_word("Zürich")], must_call=True),
+    AnswerForm([_with_word("Oslo")], content=_with_word("Zürich")["function"]["parameters"]),
+    AnswerForm(content=_with_word("Zürich")["function"]["parameters"]),
+])  # fmt: skip
+def test_the_source_of_a_grammar_has_the_letters_of_the_schema_as_redaction_reads_them(
+    painter: Painter, form: AnswerForm
+) -> None:
+    assert '"Zürich"' in form.grammar(painter.chat.call_style, painter.compiler).source
+
+
 def test_a_secret_in_a_schema_is_removed_and_the_answer_is_not_learned_from(
     painter: Painter, drawn: list[Sample]
 ) -> None:
@@ -281,6 +300,86 @@ def test_an_answer_whose_masks_cannot_be_computed_is_context_and_counted(
     (row,) = rows.trajectory_of(kept, _spec(), None).rows
     assert row.ids[-2:] == [3, 4] and row.sampled_count == 2 and not row.allowed
     assert rows.summary([kept], _spec())["masked_share"] == 0.5
+
+
+def test_an_answer_behind_a_voided_one_needs_no_masks_and_is_not_counted_again(
+    painter: Painter, drawn: list[Sample]
+) -> None:
+    void = {**sampling(generation_id="one"), "tokens_void": True, "token_ids": [], "logprobs": []}
+    behind = painter.record(drawn[0], generation_id="two", continues="one")
+    line = admitted(void, behind, sampling())
+    assert line["calls"][1]["grammar"]
+    replay = painter.replay
+    assert len(replay.lines([line | {"grammars": {}}], DataReport())) == 1
+    assert (replay.failed, replay.replayed, replay.warning) == (0, 0, "")
+
+
+def test_a_row_has_the_grammars_of_its_trained_answers_alone_and_a_reward_for_each(
+    painter: Painter, drawn: list[Sample]
+) -> None:
+    other = painter.compiler(Grammar("json_schema", '{"type": "null"}'))
+    shaped = sampling(constraint=other.record, presence_penalty=1.0)
+    item = task("t", shaped, painter.record(drawn[0]), sampling())
+    for number, turn in enumerate(item.trajectory["turns"], 1):
+        turn["turn_id"] = number
+    dense = [{"turn_id": number, "reward": 0.125 * number} for number in (1, 2, 3)]
+    assert item.reward is not None
+    item.reward["metadata"]["dense"] = dense  # type: ignore[index]
+    line = admission.line(item, AdmissionRules({"d1": 0}, KEY, dense=True))
+    assert isinstance(line, dict) and list(line["grammars"]) == [painter.grammar.record["hash"]]
+    assert line["turn_rewards"] == [0.375, 0.375]
+
+
+def test_a_row_of_a_file_that_is_left_out_is_named_by_its_place(
+    painter: Painter, drawn: list[Sample]
+) -> None:
+    line = admitted(painter.record(drawn[0])) | {"grammars": {}, "place": "x.jsonl, record 3"}
+    report = DataReport()
+    assert painter.replay.lines([line], report) == []
+    assert report.text == "1 other_grammar (x.jsonl, record 3)"
+
+
+def test_a_constraint_that_is_used_again_gives_the_masks_of_a_new_one(
+    painter: Painter, drawn: list[Sample]
+) -> None:
+    used = painter.grammar.begin()
+    for sample in drawn:
+        part = sample.token_ids[: len(sample.token_ids) // 2]
+        for ids in (part, sample.token_ids):
+            assert painter.grammar.replay(ids, used) == list(sample.allowed[: len(ids)])
+        with pytest.raises(GrammarError, match="at place 1 "):
+            painter.grammar.replay([ids[0], ids[0], *ids], used)
+
+
+def test_a_constraint_that_broke_down_costs_no_other_answer_its_masks(
+    painter: Painter, drawn: list[Sample]
+) -> None:
+    class Broken:
+        """A constraint beyond a limit of work: it allows nothing, also after a reset."""
+
+        is_broken = True
+
+        def mask(self, out: Any) -> None:
+            out[:] = 0
+
+        def advance(self, token: int) -> None: ...
+
+        def reset(self) -> None: ...
+
+    begun: list[Any] = []
+
+    def compiled(grammar: Grammar) -> CompiledGrammar:
+        made = painter.compiler(grammar)
+
+        def begin() -> Any:
+            begun.append(made.begin() if begun else Broken())
+            return begun[-1]
+
+        return replace(made, begin=begin)
+
+    replay = MaskReplay(compiled)
+    assert len(replay.lines([admitted(painter.record(one)) for one in drawn], DataReport())) == len(drawn)
+    assert (replay.failed, replay.replayed) == (0, len(drawn))
 
 
 def test_tokens_that_the_grammar_does_not_allow_are_context(painter: Painter, drawn: list[Sample]) -> None:
@@ -332,6 +431,125 @@ def test_a_line_cannot_bring_masks_of_its_own(painter: Painter, drawn: list[Samp
     assert not [call for call in conversations.calls_of(admitted(painter.record(drawn[0]))) if call.trains]
 
 
+@pytest.mark.parametrize("rewards", [[0.5], [0.125, 0.25, 0.5, 1.0]])
+def test_rewards_that_are_not_one_per_answer_are_left_for_the_check_of_trajectories(
+    painter: Painter, drawn: list[Sample], rewards: list[float]
+) -> None:
+    line = admitted(painter.record(drawn[0]), sampling(prompt_ids=[*painter.prompt, 3]))
+    (kept,) = painter.replay.lines([line | {"grammars": {}, "turn_rewards": rewards}], DataReport())
+    assert kept["turn_rewards"] == rewards
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"grammars": ["none"]}, "the row does not state it"),
+        ({"grammars": {"h": "none"}}, "the row does not state it"),
+        ({"grammar": ["h"]}, "the row does not state it"),
+        ({"source": '{"const": "\ud800"}', "form": "json"}, "not JSON serializable"),
+        ({"source": '{"type": "string", "maxLength": 1e400}', "form": "json"}, "number out of range"),
+        ({"source": 'start: "\ud800"'}, "surrogates not allowed"),
+    ],
+)
+def test_a_row_of_a_file_that_states_nonsense_is_left_out_and_ends_no_job(
+    painter: Painter, drawn: list[Sample], change: dict[str, Any], words: str
+) -> None:
+    line, whole = admitted(painter.record(drawn[0])), admitted(painter.record(drawn[1]))
+    (name,) = line["grammars"]
+    if "grammars" in change:
+        line["grammars"] = {name: "none"} if isinstance(change["grammars"], dict) else change["grammars"]
+    elif "grammar" in change:
+        line["calls"][0]["grammar"] = change["grammar"]
+    else:
+        line["grammars"][name] |= change
+    replay, report = painter.replay, DataReport()
+    assert replay.lines([line, whole], report) == [whole] and report == {"other_grammar": 1}
+    assert words in replay.warning and replay.warning.isascii()
+
+
+def test_grammars_that_were_tried_are_remembered_and_only_a_few_of_them(
+    painter: Painter, drawn: list[Sample]
+) -> None:
+    tried: list[str] = []
+
+    def refuse(grammar: Grammar) -> CompiledGrammar:
+        tried.append(grammar.source)
+        raise GrammarError("too much")
+
+    def lines(count: int) -> list[dict[str, Any]]:
+        made = [admitted(painter.record(drawn[0])) for _ in range(count)]
+        for number, line in enumerate(made):
+            next(iter(line["grammars"].values()))["source"] = f'start: "{number}"'
+        return made
+
+    replay = MaskReplay(refuse)
+    assert replay.lines(lines(3), DataReport()) == replay.lines(lines(3), DataReport()) == []
+    assert tried == ['start: "0"', 'start: "1"', 'start: "2"']
+    replay.lines(lines(200), DataReport())
+    replay.lines(lines(1), DataReport())
+    assert tried.count('start: "0"') == 2, "those of a dataset with many are not all kept"
+
+
+def test_a_requested_stop_need_not_wait_for_all_masks(painter: Painter, drawn: list[Sample]) -> None:
+    asked = iter([None, KeyboardInterrupt])
+
+    def stop() -> None:
+        if error := next(asked):
+            raise error
+
+    replay = MaskReplay(painter.compiler, stop)
+    with pytest.raises(KeyboardInterrupt):
+        replay.lines([admitted(painter.record(one)) for one in drawn], DataReport())
+    assert replay.replayed == 1
+
+
+def test_equal_grammars_of_many_rows_are_one_text_in_memory(
+    painter: Painter, drawn: list[Sample], tmp_path: Path
+) -> None:
+    items = [task(name, painter.record(one)) for name, one in zip("ab", drawn, strict=False)]
+    items = [copy.deepcopy(item) for item in items]
+    for item in items:  # as two documents that were decoded apart
+        stated = item.trajectory["turns"][0]["action"]["sampling"]["constraint"]
+        stated["source"] = "".join(list(stated["source"]))
+    made = [admission.line(item, RULES) for item in items]
+    found = dataset.read(
+        dataset.write([one for one in made if not isinstance(one, str)], tmp_path, Counter()).path
+    )
+    for lines in (made, found):
+        one, other = (next(iter(line["grammars"].values()))["source"] for line in lines)  # type: ignore[index]
+        assert one is other and one == painter.grammar.source
+
+
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [
+        ({"top_p": 0.9}, "truncated_support"),
+        ({"top_k": 5}, "truncated_support"),
+        ({"temperature": 0.0}, "greedy"),
+    ],
+)
+def test_a_grammar_does_not_excuse_a_truncated_or_greedy_draw(
+    painter: Painter, drawn: list[Sample], more: dict[str, Any], reason: str
+) -> None:
+    assert admission.line(task("t", painter.record(drawn[0], **more)), RULES) == reason
+
+
+@pytest.mark.parametrize("algorithm", ["sft", "dpo"])
+def test_a_line_of_a_policy_gradients_job_is_learned_from_whole_and_without_masks_by_text_methods(
+    painter: Painter, drawn: list[Sample], tmp_path: Path, algorithm: str
+) -> None:
+    line = admitted(painter.record(drawn[0]), sampling(presence_penalty=1.0, prompt_ids=[*painter.prompt, 3]))
+    path = tmp_path / "dataset.jsonl"
+    path.write_bytes(dataset.line_bytes(line))
+    ((found,), _) = files.read([path], algorithm)
+    assert "grammars" not in found
+    assert all("grammar" not in call and "trains" not in call for call in found["calls"])
+    masked_ones = [row.sampled_count for row in rows.trajectory_of(found, _spec(), None).rows]
+    assert sum(masked_ones) == len(drawn[0].token_ids) + len(sampling()["token_ids"])
+    ((kept,), _) = files.read([path], "reinforce")
+    assert kept["grammars"] and [call.get("trains") for call in kept["calls"]] == [None, False]
+
+
 def test_a_job_learns_from_such_answers_and_says_what_it_could_not_use(
     painter: Painter, drawn: list[Sample], make_job: MakeJob, events: Events
 ) -> None:
@@ -357,6 +575,68 @@ def test_a_job_learns_from_such_answers_and_says_what_it_could_not_use(
     assert step["ratio_max"] == pytest.approx(1.0, abs=1e-3)
     assert step["logprob_difference"] < 1e-4  # between the recorded log-probs and the learner's
     assert step["importance_ess"] == pytest.approx(1.0, abs=1e-4)
+
+
+def _job(make_job: MakeJob, painter: Painter, lines: list[dict[str, Any]], **more: Any) -> Path:
+    base = str(painter.folder)
+    folder = make_job(algorithm="reinforce", epochs=1, batch_rows=6, model_folder=base, **more)
+    (folder / dataset.FILE).write_bytes(b"".join(map(dataset.line_bytes, lines)))
+    return folder
+
+
+def test_a_job_whose_masks_are_all_of_another_engine_ends_with_the_first_cause(
+    painter: Painter, drawn: list[Sample], make_job: MakeJob, events: Events
+) -> None:
+    lines = [admitted(painter.record(one)) for one in drawn[:2]]
+    for line in lines:
+        next(iter(line["grammars"].values()))["engine"] = "other 1.0"
+        next(iter(line["grammars"].values()))["fingerprint"] = "0" * 64
+    for share, words in (
+        (1.0, "No row is left to train on. 2 of 2 "),
+        (0.5, "2 of 2 sampled answers have no "),
+    ):
+        assert worker.main(_job(make_job, painter, lines, max_masked_share=share)) == 1
+        assert events[-1]["code"] == "DATA"
+        message = events[-1]["message"]
+        assert message.startswith(words) and "2 of 2 answers under a grammar are context alone" in message
+        assert "the engine (other 1.0; here llguidance " in message
+
+
+@pytest.mark.parametrize(("lost", "share", "code"), [(3, 0.5, 0), (4, 0.5, 1), (4, 0.7, 0), (1, 0.1, 1)])
+def test_a_job_ends_if_too_many_of_its_answers_lose_their_masks(
+    painter: Painter,
+    drawn: list[Sample],
+    make_job: MakeJob,
+    events: Events,
+    lost: int,
+    share: float,
+    code: int,
+) -> None:
+    """The limit is that of a frozen dataset, which cannot know what the job will find."""
+    lines = []
+    for number, sample in enumerate(drawn):
+        line = admitted(painter.record(sample)) | {
+            "trajectory_id": f"t{number}",
+            "outcome": float(number % 2),
+        }
+        if number < lost:
+            line["grammars"] = {}
+        lines.append(line)
+    assert worker.main(_job(make_job, painter, lines, max_masked_share=share)) == code, events[-1]
+    if code:
+        assert f"{lost} of 6 sampled answers have no tokens to train on" in events[-1]["message"]
+
+
+def test_a_job_that_is_asked_to_stop_does_so_while_it_computes_masks(
+    painter: Painter, drawn: list[Sample], make_job: MakeJob, events: Events, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(_: worker.Stop) -> None:
+        raise worker.StopError
+
+    monkeypatch.setattr(worker.Stop, "__call__", stop)
+    folder = _job(make_job, painter, [admitted(painter.record(one)) for one in drawn[:2]])
+    assert worker.main(folder) == worker.STOPPED
+    assert "train" not in [one.get("name") for one in events]
 
 
 def _spec() -> Any:

@@ -163,6 +163,20 @@ def test_a_line_of_a_dataset_must_have_what_a_job_writes(tmp_path: Path) -> None
         _read(tmp_path, line)
 
 
+@pytest.mark.parametrize("ids", [None, "12", [1, "2"], [1.0], [-1], [True]])
+@pytest.mark.parametrize("name", ["prompt_ids", "token_ids"])
+def test_a_call_whose_ids_are_no_ids_is_refused_with_its_place(tmp_path: Path, name: str, ids: Any) -> None:
+    call = {"generation_id": "g", "continues": None, "prompt_ids": [1], "token_ids": [2], "logprobs": None,
+            "temperature": 1.0}  # fmt: skip
+    line = {"trajectory_id": "a", "task_type": "t", "group_key": None, "outcome": 0.0, "success": False,
+            "unparsable": False, "raw_total": 0.0, "calls": [call]}  # fmt: skip
+    (read,), _ = _read(tmp_path, line)
+    assert read["calls"] == [call]
+    call[name] = ids
+    with pytest.raises(ConfigError, match=f"record 1, has a call whose {name} are no list of token ids"):
+        _read(tmp_path, line)
+
+
 def test_other_line_separators_and_a_byte_order_mark_are_no_harm(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     record = _talk({"role": "assistant", "content": "one\u2028two"})

@@ -346,6 +346,22 @@ def test_a_row_that_makes_no_tokens_is_left_out_and_if_all_are_the_first_cause_i
     assert "None of the 1 rows can be trained on. The first: Generation 'g1' has 2 tokens" in str(events[-1])
 
 
+def test_a_call_with_a_field_that_no_call_has_is_a_bad_row_and_named_if_there_is_no_other(
+    job: Path, events: list[dict[str, Any]]
+) -> None:
+    _lines(job, [1.0, 0.5, 0.0])
+    lines = dataset.read(job / dataset.FILE)
+    lines[1]["calls"][0]["log_probs"] = [-1.0]
+    (job / dataset.FILE).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert worker.main(job) == 0, events[-1]
+    (stage,) = [event for event in events if event.get("name") == "train"]
+    assert (stage["excluded"], stage["places"]) == ({"bad_row": 1}, {"bad_row": ["t1"]})
+    (job / dataset.FILE).write_text(json.dumps(lines[1]) + "\n")
+    shutil.rmtree(job / "state", ignore_errors=True)
+    assert worker.main(job) == 1 and events[-1]["code"] == "DATA"
+    assert "The call 'g1' has the field 'log_probs', which is not read: leave it out" in str(events[-1])
+
+
 @pytest.mark.parametrize("full", [False, True])
 def test_the_best_policy_by_the_evaluation_is_handed_out_and_the_last_beside_it(
     job: Path, events: list[dict[str, Any]], full: bool

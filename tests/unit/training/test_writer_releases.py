@@ -1,88 +1,22 @@
-"""Releases of rubric writers by jobs and by operators: crashes, races, damaged files, rollbacks."""
+"""Releases of rubric writers by jobs and by operators: crashes, races, rollbacks."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Awaitable, Callable
+import asyncio
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
-from safetensors.numpy import save_file
-from trainer_world import World
+from writer_jobs import V1, V2, V3, Jobs, nothing
 
 from onward.contracts.buckets import ReleasedWriter
-from onward.errors import ConflictError, NotFoundError, TamperedError
-from onward.training import signatures
-from onward.training.job import rubrics
+from onward.errors import ConflictError, NotFoundError
 from onward.training.role import rubrics_attempt
-from onward.training.role.rubrics_attempt import RubricsAttempt
-from onward.training.writers import StoredWriters, WriterFiles, Writers, record
-from onward.training.writers.record import state_of
-
-GAIN = {"mean": 0.2, "low": 0.1, "high": 0.3}
-V1, V2, V3 = (f"rubric-writer-v{number}" for number in (1, 2, 3))
+from onward.training.writers import StoredWriters, record
 
 
 class Crash(BaseException):
     """The process died here."""
-
-
-async def _nothing(*_: Any) -> None:
-    return None
-
-
-class Jobs:
-    """Rubrics jobs whose child is this object: it writes small files and reports given figures."""
-
-    def __init__(self, folder: Path, **settings: Any) -> None:
-        self.world = World(folder, rubrics=settings)
-        self.writers = Writers(self.world.ctx.bus, self.world.clock)  # type: ignore[arg-type]
-        self.files = WriterFiles(self.world.ctx.objects, self.world.settings)
-        self.compared_with: list[str | None] = []
-        self.meanwhile: Callable[[], Awaitable[Any]] = _nothing
-
-    async def run(self, job_id: str, *, attempt: int = 1, **figures: Any) -> dict[str, Any]:
-        """Runs one attempt and returns the metrics of its job."""
-        asked = {
-            "kind": "rubrics", "training_job_id": job_id, "timestamp": "2026-01-05T13:00:00Z",
-            "requester": "tests", "algorithm": "rloo",
-        }  # fmt: skip
-        lease = SimpleNamespace(record=SimpleNamespace(job_id=job_id, attempt=attempt, request=asked))
-        one = RubricsAttempt(self.world.ctx, lease, SimpleNamespace(announce=_nothing))  # type: ignore[arg-type]
-
-        async def compute(folder: Path, made: dict[str, Any]) -> dict[str, Any]:
-            where = folder / rubrics.RUN / "writer"
-            where.mkdir(parents=True, exist_ok=True)
-            number = float(sum(job_id.encode()))  # the weights of each job are its own
-            save_file({"w": np.array([number], dtype=np.float32)}, where / "model.safetensors")
-            (where / "writer.json").write_text('{"base": null}')
-            (where / "chat_template.jinja").write_text("{{ messages }}")
-            released = folder / rubrics.RELEASED
-            name = json.loads(released.read_text())["version"] if released.exists() else None
-            self.compared_with.append(name)
-            found = {"skill": 0.25, "invalid": 0.0, "degenerate": 0.0, "skill_gain": GAIN}
-            found |= {} if name is None else {"released": name, "versus_released": GAIN}
-            await self.meanwhile()
-            return {"metrics": {**found, **figures}, "seconds": 1.0, **made}
-
-        one._compute = compute  # type: ignore[method-assign]
-        return (await one.run_rubrics())["metrics"]
-
-    async def states(self) -> dict[str, str]:
-        pointer = await self.writers.released()
-        return {one.version: state_of(one, pointer) for one in await self.writers.all()}
-
-    async def pointer(self) -> ReleasedWriter:
-        found = await self.writers.released()
-        assert found is not None
-        return found
-
-    async def roll_back(self) -> ReleasedWriter:
-        now, before = await self.writers.target_of_rollback()
-        return await self.writers.roll_back(now.version, before, by="ada", why="too long")
 
 
 async def test_each_writer_is_compared_with_the_one_that_is_released_then(tmp_path: Path) -> None:
@@ -125,7 +59,7 @@ async def test_a_crash_before_the_pointer_leaves_the_old_writer_and_the_next_att
     assert await jobs.states() == {V1: "released before", V2: "released"}
 
 
-async def test_a_crash_after_the_pointer_releases_nothing_twice_and_undoes_no_rollback(
+async def test_a_crash_after_the_pointer_releasesnothing_twice_and_undoes_no_rollback(
     tmp_path: Path,
 ) -> None:
     jobs = Jobs(tmp_path)
@@ -183,7 +117,7 @@ async def test_a_writer_is_compared_again_if_another_one_was_released_meanwhile(
     await jobs.run("b")
 
     async def operator() -> None:
-        jobs.meanwhile = _nothing
+        jobs.meanwhile = nothing
         await jobs.roll_back()
 
     jobs.meanwhile = operator
@@ -208,40 +142,6 @@ async def test_a_writer_that_passed_waits_where_the_settings_say_so(
     assert (again["released_now"], jobs.world.alerts) == (True, alerts)
 
 
-async def test_files_that_do_not_match_their_hash_are_refused_in_a_sentence(tmp_path: Path) -> None:
-    jobs = Jobs(tmp_path)
-    await jobs.run("a")
-    pointer = await jobs.pointer()
-    copy = await jobs.files.fetch(pointer)
-    weights = copy / "model.safetensors"
-    good = weights.read_bytes()
-    weights.write_bytes(good[:-1] + b"\x7f")
-    assert (await jobs.files.fetch(pointer) / "model.safetensors").read_bytes() == good  # from the store
-    await jobs.world.ctx.objects.put("rubrics/a/1/model.safetensors", good[:-1] + b"\x7f")
-    assert (await jobs.files.fetch(pointer)).is_dir()  # the verified copy needs no store
-    (copy / "model.safetensors").write_bytes(good[:-1] + b"\x7f")
-    with pytest.raises(TamperedError) as refused:
-        await jobs.files.fetch(pointer)
-    assert str(refused.value).startswith(f"Rubric writer {V1} is refused, since its stored files are not")
-    assert "model.safetensors" in str(refused.value) and "onward rubrics rollback" in str(refused.value)
-    await jobs.world.ctx.objects.delete("rubrics/a/1/manifest.json")
-    with pytest.raises(TamperedError, match="has no manifest"):
-        await jobs.files.fetch(pointer)
-
-
-async def test_where_signatures_are_required_an_unsigned_writer_is_refused(tmp_path: Path) -> None:
-    jobs = Jobs(tmp_path)
-    await jobs.run("unsigned")
-    signatures.make_key(jobs.world.settings.run_dir)
-    await jobs.run("signed")
-    models = jobs.world.settings.models.model_copy(update={"require_signature": True})
-    strict = jobs.world.settings.model_copy(update={"models": models})
-    files = WriterFiles(jobs.world.ctx.objects, strict)
-    assert (await files.fetch(await jobs.writers.version(V2))).is_dir()
-    with pytest.raises(TamperedError, match="has no signature"):
-        await files.fetch(await jobs.writers.version(V1))
-
-
 async def test_a_job_is_not_lost_by_a_released_writer_that_is_damaged(tmp_path: Path) -> None:
     jobs = Jobs(tmp_path)
     await jobs.run("a")
@@ -250,3 +150,113 @@ async def test_a_job_is_not_lost_by_a_released_writer_that_is_damaged(tmp_path: 
     assert not done["released_now"] and "could not be compared" in done["why"]
     assert jobs.world.alerts == ["writer_refused"]
     assert await jobs.states() == {V1: "released", V2: "not passed"}
+
+
+async def test_a_retry_is_not_compared_with_what_an_earlier_attempt_was(tmp_path: Path) -> None:
+    jobs = Jobs(tmp_path, release="never")
+    await jobs.run("a")
+    await jobs.writers.release(
+        await jobs.writers.version(V1), kind="promoted", expected=None, by="ada", why="x"
+    )
+    await jobs.run("b")
+    (await jobs.files.fetch(await jobs.pointer())).rename(tmp_path / "gone")
+    await jobs.world.ctx.objects.delete("rubrics/a/1/writer.json")
+    done = await jobs.run("b", attempt=2)
+    assert jobs.compared_with == [None, V1, None] and "could not be compared" in done["why"]
+
+
+async def test_a_version_that_cannot_be_read_keeps_its_number(tmp_path: Path) -> None:
+    jobs = Jobs(tmp_path)
+    await jobs.run("a")
+    await jobs.world.bucket("rl_writers").create("version.rubric-writer-v7", b"of a newer program")
+    async with asyncio.timeout(5):
+        assert (await jobs.run("b"))["version"] == "rubric-writer-v8"
+
+
+async def test_no_job_replaces_a_pointer_that_cannot_be_read(tmp_path: Path) -> None:
+    jobs = Jobs(tmp_path)
+    await jobs.world.bucket("rl_writers").create("released", b"of a newer program")
+    done = await jobs.run("a")
+    assert (done["passed"], done["released_now"], len(jobs.compared_with)) == (True, False, 3)
+    assert jobs.world.bucket("rl_writers").data["released"][0] == b"of a newer program"
+    version = await jobs.writers.version(V1)
+    await jobs.writers.release(version, kind="promoted", expected=None, by="ada", why="mended")
+    assert (await jobs.pointer()).version == V1
+
+
+async def test_a_record_that_another_attempt_changed_meanwhile_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = Jobs(tmp_path, release="never")
+    await jobs.run("a")
+    first, bucket = await jobs.writers.version(V1), jobs.world.bucket("rl_writers")
+    right, turns = bucket.update, 0
+
+    async def update(key: str, value: bytes, revision: int, **given: Any) -> int:
+        nonlocal turns
+        turns += 1
+        if turns == 1:  # the operator is quicker: the version is released before it is replaced
+            await right(key, first.dump(), bucket.data[key][1])
+            await jobs.writers.release(first, kind="promoted", expected=None, by="ada", why="x")
+        return await right(key, value, revision, **given)
+
+    monkeypatch.setattr(bucket, "update", update)
+    facts = first.model_dump(exclude={"version", "number", "job_id", "made_at"})
+    kept = await jobs.writers.record("a", **{**facts, "attempt": 2, "digest": "f" * 64})
+    assert kept == first == await jobs.writers.version(V1)
+
+
+async def test_a_version_stands_once_among_those_that_rollbacks_go_to(tmp_path: Path) -> None:
+    jobs = Jobs(tmp_path)
+    for name in ("a", "b"):
+        await jobs.run(name)
+    for number, (name, before) in enumerate([(V1, V2), (V2, V1), (V1, V2)]):
+        found = await jobs.writers.release(
+            await jobs.writers.version(name), kind="promoted", expected=before, by="ada", why=f"{number}"
+        )
+        assert found.back == [before]
+    assert (await jobs.roll_back()).back == []
+
+
+async def test_a_rollback_goes_only_to_the_version_whose_files_were_checked(tmp_path: Path) -> None:
+    jobs = Jobs(tmp_path)
+    for name in ("a", "b", "c"):
+        await jobs.run(name)
+    now, before = await jobs.writers.target_of_rollback()
+    assert (now.version, before.version) == (V3, V2)
+    for name, other in ((V1, V3), (V3, V1)):  # meanwhile: the same writer is released, after another one
+        await jobs.writers.release(
+            await jobs.writers.version(name), kind="promoted", expected=other, by="bob", why="x"
+        )
+    with pytest.raises(ConflictError, match="changed meanwhile"):
+        await jobs.writers.roll_back(now.version, before, by="ada", why="x")
+    assert (await jobs.pointer()).version == V3
+
+
+async def test_a_scorer_sees_each_change_of_the_pointer_and_reads_each_value_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs, loads = Jobs(tmp_path), 0
+    source = StoredWriters(jobs.world.ctx.objects, jobs.world.settings, jobs.world.ctx.bus)
+    assert await source.released() is None
+    right = ReleasedWriter.load
+
+    def load(data: bytes) -> ReleasedWriter:
+        nonlocal loads
+        loads += 1
+        return right(data)
+
+    await jobs.run("a")
+    await jobs.run("b")
+    seen = []
+    monkeypatch.setattr(ReleasedWriter, "load", load)
+    for _ in range(3):
+        seen.append(await source.released())
+    assert (loads, seen[0]) == (1, seen[2])
+    monkeypatch.undo()
+    await jobs.roll_back()
+    back = await source.released()
+    assert [one.version for one in (*seen, back) if one is not None] == [V2, V2, V2, V1]
+    bucket = jobs.world.bucket("rl_writers")
+    bucket.data["released"] = (b"of a newer program", 9)
+    assert await source.released() is None

@@ -6,20 +6,22 @@ promotion and rollback is one write.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
 from onward.contracts.buckets.document import Loose, Piece, Record
 
-MOST_CHANGES = 1000
-"""Changes that the pointer remembers; the oldest ones are dropped."""
+MOST_CHANGES = 200
+"""Changes that the pointer remembers; the oldest ones are dropped. It is read for each trajectory."""
 
 
 class WriterVersion(Record):
     """A trained rubric writer, with the evidence of its validation: ``version.<version>``."""
 
     BUCKET, KEY = "rl_writers", "version."
+    NAME: ClassVar[str] = "rubric-writer-v"
+    """Beginning of the name of each version; its number follows."""
 
     version: str
     """Such as ``rubric-writer-v3``: the third one that was trained here."""

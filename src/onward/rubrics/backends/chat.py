@@ -27,7 +27,7 @@ from onward.rubrics.backends.base import (
     Usage,
     read_answer,
 )
-from onward.rubrics.posting import post
+from onward.rubrics.posting import key_header, post
 
 SECONDS = 120.0
 _SHOWN = 200
@@ -77,7 +77,8 @@ class ChatBackend:
         least_pause: float = 0.5,
         most_pause: float = 8.0,
     ) -> None:
-        """``kind``: one of ``DIALECTS``. ``key``: None takes it from the environment."""
+        """``kind``: one of ``DIALECTS``. ``key``: None takes it from the environment. Raises ConfigError for
+        a key together with a login in the address."""
         dialect = DIALECTS[kind]
         self.name, self.usage = f"{kind}:{model}", Usage()
         self._dialect, self._model, self._max_tokens = dialect, model, max_tokens
@@ -86,7 +87,7 @@ class ChatBackend:
         self._shown = hide_login(self._url)
         key = os.environ.get(dialect.key_variable, "") if key is None else key
         self._key = key
-        self._headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self._headers = key_header(self._url, key)
         self._http: httpx.AsyncClient | None = None
 
     def _client(self) -> httpx.AsyncClient:

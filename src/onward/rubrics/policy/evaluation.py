@@ -76,11 +76,13 @@ def judged(
     return Judged(attempts, TruthJudge()(attempts))
 
 
-def difference(better: Sequence[Judged], worse: Sequence[Judged]) -> Interval:
-    """Returns the difference in skill on the same tasks, and its interval over families. Several runs of each
-    side (training seeds) are averaged task by task first."""
+def difference(
+    better: Sequence[Judged], worse: Sequence[Judged], by: Callable[..., Interval] = interval
+) -> Interval:
+    """Returns the difference in skill on the same tasks, and its interval over families (``by``). Several
+    runs of each side (training seeds) are averaged task by task first."""
     values = np.mean([one.skills for one in better], axis=0) - np.mean([one.skills for one in worse], axis=0)
-    return interval(values.tolist(), better[0].families)
+    return by(values.tolist(), better[0].families)
 
 
 def controls(

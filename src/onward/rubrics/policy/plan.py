@@ -13,6 +13,8 @@ from onward.lm import algorithms
 from onward.lm.options import refuse_out_of_range
 from onward.rubrics.policy.demonstrations import Care
 from onward.rubrics.policy.vocabulary import Size
+from onward.rubrics.tasks import BLOCK
+from onward.rubrics.tasks.splits import splits
 
 TINY = "tiny"
 PLAN = "plan.json"
@@ -66,7 +68,7 @@ class Plan:
     seeds_per_family: int = 64
     """Tasks of each training family."""
     families: tuple[str, ...] = ()
-    """Training families; empty: all of them but those of validation."""
+    """Training families; empty: all of them. Those that judge writers are refused."""
     threads: int = 1
     eval_every: int = 40
     """Steps from one validation to the next."""
@@ -85,6 +87,7 @@ class Plan:
                 f"{self.algorithm} needs a critic, which rubric writers are trained without: use rloo, grpo, "
                 f"reinforce or reinforce_plus_plus."
             )
+        self._refuse_judging_families()
         refuse_out_of_range(
             self,
             steps=self.steps >= 0,
@@ -93,13 +96,22 @@ class Plan:
             learning_rate=self.learning_rate > 0,
             entropy_coef=self.entropy_coef >= 0,
             questions=0 <= self.questions <= 3,
-            seeds_per_family=self.seeds_per_family >= 1,
+            seeds_per_family=1 <= self.seeds_per_family <= BLOCK,
             threads=self.threads >= 1,
             eval_every=self.eval_every >= 1,
             eval_tasks=self.eval_tasks >= 1,
             save_every=self.save_every >= 1,
             lora_rank=self.lora_rank >= 1,
         )
+
+    def _refuse_judging_families(self) -> None:
+        train = splits().train
+        for family in self.families:
+            if family not in train:
+                raise ConfigError(
+                    f"No run trains on the family {family!r}: it is unknown, or it judges writers. Give some "
+                    f"of {', '.join(train)}."
+                )
 
     def write(self, folder: Path) -> None:
         write_whole(folder / PLAN, (json.dumps(asdict(self), indent=2) + "\n").encode())

@@ -13,7 +13,7 @@ from types import TracebackType
 import httpx
 
 from onward.errors import EngineError
-from onward.rubrics.posting import post
+from onward.rubrics.posting import key_header, post
 from onward.rubrics.tasks.artefacts import words
 from onward.rubrics.tasks.checks import CHECKS
 from onward.rubrics.tasks.stakeholder import Reply, question
@@ -41,7 +41,7 @@ class Persona:
         self.kept = 0
         self._model, self._pauses = model, (least_pause, most_pause)
         self._url = f"{base_url.rstrip('/')}/chat/completions"
-        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        headers = key_header(self._url, key)
         self._http = httpx.AsyncClient(headers=headers, timeout=SECONDS, trust_env=False)
 
     async def __aenter__(self) -> Persona:

@@ -7,6 +7,7 @@ with the next trajectory; what was scored before stays as it is.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -58,6 +59,11 @@ class Writes(Protocol):
         ...
 
 
+def unanswered(task: Task) -> Callable[[str], str]:
+    """Returns the stakeholder of a task that is scored: no one answers."""
+    return lambda topic: ""
+
+
 class RubricWriter:
     """Writes a rubric for each task, once. It reads the brief and the checks, and cannot ask a stakeholder
     outside of known tasks."""
@@ -73,7 +79,7 @@ class RubricWriter:
             known = self._known.get(key)
             if known is None:
                 (attempt,) = await asyncio.to_thread(
-                    self._player.play, [task], temperature=0.0, stakeholder=lambda task: lambda topic: ""
+                    self._player.play, [task], temperature=0.0, stakeholder=unanswered
                 )
                 if attempt.rubric is None:
                     raise InvalidRubric(f"The writer's text is no rubric: {attempt.problem}")

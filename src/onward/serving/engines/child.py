@@ -27,7 +27,8 @@ from onward.serving.engines.answer_options import LogprobEntries, OptionReader, 
 from onward.serving.engines.ollama import OllamaHttp, OllamaSampling
 from onward.serving.engines.prompts import PromptReader
 from onward.serving.engines.registry import verify_adapter
-from onward.serving.engines.sampling import FinishedGeneration, OnTokens, SamplingThread, SessionMemory
+from onward.serving.engines.sampling import OnTokens, SamplingThread
+from onward.serving.engines.session_memory import FinishedGeneration, SessionMemory
 from onward.serving.engines.sglang import SglangHttp, SglangSampling
 from onward.serving.engines.vllm import VllmSampling, VoidSample
 from onward.serving.engines.vllm_http import VllmHttp

@@ -18,7 +18,7 @@ from onward.lm.chat import Chat
 from onward.lru import Lru
 from onward.serving.engines import AnswerOptions, Messages, RequestRefusedError, context_exceeded
 from onward.serving.engines.answer_options import OptionReader
-from onward.serving.engines.sampling import FinishedGeneration, SessionMemory
+from onward.serving.engines.session_memory import FinishedGeneration, SessionMemory
 
 LONG_TEXT = 8192
 """Characters from which on a prompt is encoded in a thread of its own."""

@@ -233,8 +233,7 @@ def masked(calls: Sequence[Mapping[str, Any]]) -> set[str]:
 def _turn_rewards(
     trajectory: Mapping[str, Any], reward: Mapping[str, Any], rules: AdmissionRules
 ) -> list[float] | None:
-    """Returns one number per call that can be trained on, or None if the reward has no dense part. The
-    rewards of other turns are added to the next such call, or to the last one, so that none is lost."""
+    """Returns one number per call that can be trained on, or None if the reward has no dense part."""
     told = reward["metadata"].get("dense")
     if not told:
         return None
@@ -242,11 +241,22 @@ def _turn_rewards(
     records = [turn["action"].get("sampling") for turn in trajectory["turns"]]
     stated = grammars.stated([record for record in records if record])
     void = masked([_call(record, rules, stated) for record in records if record])
+    turns = zip(trajectory["turns"], records, strict=True)
+    return moved_rewards(
+        (earned.get(turn["turn_id"], 0.0), bool(record) and record["generation_id"] not in void)
+        for turn, record in turns
+    )
+
+
+def moved_rewards(turns: Iterable[tuple[float, bool]]) -> list[float] | None:
+    """Returns the reward of each turn that trains, from (reward, whether it trains) of all turns; None if
+    none trains. The reward of another turn goes to the next one that trains, or to the last one, so that
+    none is lost."""
     result: list[float] = []
     waiting = 0.0
-    for turn, record in zip(trajectory["turns"], records, strict=True):
-        waiting += earned.get(turn["turn_id"], 0.0)
-        if record and record["generation_id"] not in void:
+    for reward, trains in turns:
+        waiting += reward
+        if trains:
             result.append(waiting)
             waiting = 0.0
     if not result:

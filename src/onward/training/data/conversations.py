@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from onward.capture.conversations.messages import conversation
@@ -110,7 +111,7 @@ def corrected(chat: Chat, line: Mapping[str, Any]) -> tuple[TokenRow, TokenRow] 
 
 def calls_of(line: Mapping[str, Any]) -> list[Call]:
     """Returns the sampled answers of a dataset line. One under a grammar is context unless it has its masks
-    (``job.replayed``)."""
+    (``job.replayed``). Raises OnwardError for a call with an unknown field."""
     return [_call(call) for call in line["calls"]]
 
 
@@ -118,6 +119,12 @@ def _call(stored: Mapping[str, Any]) -> Call:
     from onward.lm.tokens import Call
 
     known = {name: value for name, value in stored.items() if name != "grammar"}
+    unknown = sorted(known.keys() - {one.name for one in fields(Call)})
+    if unknown:
+        raise OnwardError(
+            f"The call {str(stored['generation_id'])[:60]!r} has the field {unknown[0][:40]!r}, which is not "
+            f"read: leave it out, or give lines as a job writes them."
+        )
     known["top_p"] = 1.0 if stored.get("top_p") is None else stored["top_p"]
     if "grammar" in stored and not stored.get("allowed"):
         known["trains"] = False

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from onward.errors import TrainingError
-from onward.training.data import admission
+from onward.training.data import admission, grammars
 from onward.training.data.admission import ScoredTrajectory
 from onward.training.data.report import DataReport
 from onward.training.data.sampling import Stratum
@@ -98,8 +98,9 @@ class Shares:
         self.calls += len(calls)
         self.masked_calls += len(admission.masked(calls))
 
-    def refuse(self, max_unscored: float, max_masked: float) -> None:
-        """Raises TrainingError("DATA") when a share is above its limit."""
+    def refuse(self, max_unscored: float, max_masked: float, cause: str = "") -> None:
+        """Raises TrainingError("DATA") when a share is above its limit. ``cause``: a sentence about tokens
+        that cannot be trained on."""
         if self.seen and self.unscored / self.seen > max_unscored:
             raise TrainingError(
                 "DATA",
@@ -113,21 +114,23 @@ class Shares:
                 f"{self.masked_calls} of {self.calls} sampled answers have no tokens to train on, more than "
                 f"the {max_masked:.0%} that training.max_masked_share allows: look at what redaction takes "
                 f"away, at answers of a forced form, and whether agents pass every record on, or train with "
-                f"dpo or sft.",
+                f"dpo or sft.{f' {cause}' if cause else ''}",
             )
 
 
 def write(lines: list[Line], folder: Path, excluded: Counter[str]) -> Dataset:
     """Writes the lines of a dataset."""
-    bodies = [line_bytes(line) for line in lines]
-    path = folder / FILE
-    path.write_bytes(b"".join(bodies))
-    members = tuple(
-        {"trajectory_id": line["trajectory_id"], "sha256": hashlib.sha256(body).hexdigest()}
-        for line, body in zip(lines, bodies, strict=True)
-    )
-    digest = hashlib.sha256(b"".join(bodies)).hexdigest()
-    return Dataset(path, digest, len(lines), dict(excluded), members=members)
+    path, digest = folder / FILE, hashlib.sha256()
+    members: list[dict[str, str]] = []
+    with open(path, "wb") as file:
+        for line in lines:
+            body = line_bytes(line)
+            file.write(body)
+            digest.update(body)
+            members.append(
+                {"trajectory_id": line["trajectory_id"], "sha256": hashlib.sha256(body).hexdigest()}
+            )
+    return Dataset(path, digest.hexdigest(), len(lines), dict(excluded), members=tuple(members))
 
 
 def line_bytes(line: Line) -> bytes:
@@ -152,9 +155,15 @@ def select_lines(
 
 
 def read(path: Path) -> list[Line]:
-    """Reads the lines of a frozen dataset."""
+    """Reads the lines of a frozen dataset. Equal grammars of several lines are one object."""
+    lines: list[Line] = []
     with open(path, "rb") as file:
-        return [json.loads(line) for line in file]
+        for text in file:
+            line = json.loads(text)
+            if "grammars" in line:
+                line["grammars"] = grammars.shared(line["grammars"])
+            lines.append(line)
+    return lines
 
 
 def leave_out(excluded: Counter[str], reason: str, line: Line) -> None:

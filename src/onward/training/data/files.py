@@ -80,7 +80,7 @@ def read(
             elif form == "feedback":
                 said.append(_feedback(where, record))
             elif form == "line":
-                made = records.line_of(where, record)
+                made = records.line_of(where, record, text=text)
                 shares.count_read_line(made)
                 lines.append(made)
             elif form == "pair":

@@ -6,6 +6,7 @@ this one has its hash alone. Redaction empties a record whose source it changed,
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -24,8 +25,16 @@ def stated(records: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, str]]:
             continue
         parts = {name: constraint[name] for name in FIELDS if isinstance(constraint.get(name), str)}
         if len(parts) == len(FIELDS):
-            found.setdefault(name_of(record), parts)
+            found.setdefault(name_of(record), shared(parts))
     return found
+
+
+def shared(value: Any) -> Any:
+    """Returns texts, at any depth of dicts, as one object for all equal ones: thousands of answers may have
+    one schema of 64 KiB."""
+    if isinstance(value, dict):
+        return {name: shared(part) for name, part in value.items()}
+    return sys.intern(value) if isinstance(value, str) else value
 
 
 def is_stated(record: Mapping[str, Any], grammars: Stated) -> bool:

@@ -84,8 +84,9 @@ def completed(where: str, record: Mapping[str, Any]) -> dict[str, Any]:
     return {**record, "messages": talk}
 
 
-def line_of(where: str, record: Mapping[str, Any]) -> Line:
-    """Returns a line of a frozen dataset. Raises ConfigError for one that lacks a field."""
+def line_of(where: str, record: Mapping[str, Any], *, text: bool = False) -> Line:
+    """Returns a line of a frozen dataset. ``text``: the method learns from all answers, as ``admission`` has
+    it. Raises ConfigError for a line that lacks a field, or has one of another form."""
     refuse_not_finite(record)
     missing = [name for name in _SCORES if name not in record]
     calls = record.get("calls", [])
@@ -100,9 +101,26 @@ def line_of(where: str, record: Mapping[str, Any]) -> Line:
         ]
         if absent:
             raise ConfigError(f"{where} has a call without {absent[0]}: give lines as a job writes them.")
+        for name in ("prompt_ids", "token_ids"):
+            if not _are_ids(call[name]):
+                raise ConfigError(f"{where} has a call whose {name} are no list of token ids: give numbers.")
         if call["logprobs"] is not None and len(call["logprobs"]) != len(call["token_ids"]):
             raise LeftOutError("other_lengths")
-    return {"place": place_of(where), **record}
+    made = {"place": place_of(where), **record}
+    if text and "calls" in made:
+        made["calls"] = [
+            {name: value for name, value in call.items() if name not in _SHAPE} for call in calls
+        ]
+        made.pop("grammars", None)
+    return made
+
+
+def _are_ids(value: object) -> bool:
+    return isinstance(value, list) and all(type(one) is int and one >= 0 for one in value)
+
+
+_SHAPE = frozenset(("grammar", "trains"))
+"""Fields of a call about a distribution that was shaped: only policy gradients ask for it."""
 
 
 _SCORES = ("trajectory_id", "task_type", "group_key", "outcome", "success", "unparsable", "raw_total")

@@ -51,7 +51,7 @@ class OnData:
         self.folder, self.policy, self.method, self.spec = folder, policy, method, spec
         self._kept, self._emit, self._save, self._stop, self._expect = kept, emit, save, stop, expect
         self._report = report
-        self._replay = MaskReplay.of_model(policy)
+        self._replay = MaskReplay.of_model(policy, stop)
         self._judge: evaluation.Judge | None = None
         self._before: dict[str, Any] | None = None
         """The judge's figures of the start."""
@@ -63,14 +63,10 @@ class OnData:
         spec, method = self.spec, self.method
         lines = dataset.read(self.folder / dataset.FILE)
         refuse_work_of_others(lines, spec.start_digest or self.policy.base_digest)
-        lines = self._replay.lines(lines, self._report)
-        if not lines:
-            raise TrainingError("DATA", f"No row is left to train on. {self._replay.warning}")
+        lines = self._with_masks(lines)
         split = self._split(lines)
         self._expect(split.train)
         report = self._report
-        if self._replay.warning:
-            self._emit("warning", message=self._replay.warning)
         trajectories = rows.trajectories_of(split.train, spec, self.policy, report, method.max_tokens)
         algorithm = method.state()  # as it was before these rows: a resumed update estimates again
         count = method.prepare(trajectories)
@@ -98,6 +94,20 @@ class OnData:
         told = {**summary, "baseline": method.state() or None, **self._held_out_facts(split)}
         return told, metrics, self._judge
 
+    def _with_masks(self, lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Returns the lines that can be trained on, with the masks of their answers. Raises TrainingError
+        (DATA) if too many answers have none."""
+        kept = self._replay.lines(lines, self._report)
+        if warning := self._replay.warning:
+            self._emit("warning", message=warning)
+            shares = dataset.Shares()
+            for line in lines:
+                shares.count_read_line(line)
+            shares.refuse(1.0, self.spec.max_masked_share, warning)
+        if not kept:
+            raise TrainingError("DATA", f"No row is left to train on. {self._replay.warning}")
+        return kept
+
     def _facts(self, step: int, algorithm: Facts, metrics: Facts) -> Facts:
         judge = None if self._judge is None else self._judge.state()
         return {"step": step, "algorithm": algorithm, "metrics": metrics, "before": self._before,
@@ -119,8 +129,7 @@ class OnData:
         spec, method, report = self.spec, self.method, DataReport()
         path = self.folder / dataset.EVAL_FILE
         if path.is_file():
-            given = self._replay.lines(dataset.read(path), report)
-            told = rows.trajectories_of(given, spec, self.policy, report, method.max_tokens)
+            told = rows.trajectories_of(dataset.read(path), spec, self.policy, report, method.max_tokens)
             return evaluation.LossJudge(method, told, excluded=report)
         if spec.replay is not None and (split.held_out or not spec.holdout):
             return evaluation.ReplayJudge(method, spec, spec.replay, split.train, split.held_out, self._stop)

@@ -8,30 +8,42 @@ answer whose masks cannot be computed is context, as one with a penalty is, and 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from onward.lm.constrained import CompiledGrammar, Grammar, GrammarCompiler, GrammarError
+from onward.lm.constrained import CompiledGrammar, Constraint, Grammar, GrammarCompiler, GrammarError
+from onward.lru import Lru
 from onward.training.data import admission
 from onward.training.data.grammars import FIELDS
 from onward.training.data.report import DataReport
 
 if TYPE_CHECKING:
+    from onward.lm.masks import AllowedTokens
     from onward.lm.model import LanguageModel
 
 REASON = "other_grammar"
 """Reason for which a trajectory without another answer is left out."""
 _FORMS = ("json", "lark")
 _SHOWN = 200
+_REMEMBERED = 64
+"""Grammars that are remembered, compiled or refused: each record may bring one of its own."""
 Line = dict[str, Any]
+_Compiled = tuple[CompiledGrammar, Constraint]
+
+
+def _go_on() -> None:
+    """Never ends the work."""
 
 
 class MaskReplay:
     """Puts the masks of recorded answers into the lines of a dataset."""
 
-    def __init__(self, compile_grammar: Callable[[Grammar], CompiledGrammar]) -> None:
-        self._compile = compile_grammar
-        self._known: dict[tuple[str, ...], CompiledGrammar | GrammarError] = {}
+    def __init__(
+        self, compile_grammar: Callable[[Grammar], CompiledGrammar], stop: Callable[[], None] = _go_on
+    ) -> None:
+        """``stop`` may raise; it is called before each line."""
+        self._compile, self._stop = compile_grammar, stop
+        self._known: Lru[tuple[str, ...], _Compiled | GrammarError] = Lru(_REMEMBERED)
         self.replayed = 0
         """Answers that got their masks."""
         self.failed = 0
@@ -39,7 +51,7 @@ class MaskReplay:
         self.first_problem = ""
 
     @classmethod
-    def of_model(cls, policy: LanguageModel) -> MaskReplay:
+    def of_model(cls, policy: LanguageModel, stop: Callable[[], None] = _go_on) -> MaskReplay:
         """Compiles for the tokenizer and the vocabulary of ``policy``, with the gateway's engine."""
         made: list[GrammarCompiler] = []
 
@@ -51,13 +63,14 @@ class MaskReplay:
                 made.append(GrammarCompiler(policy.tokenizer, policy.shape.vocab, stop_ids))
             return made[0](grammar)
 
-        return cls(compiled)
+        return cls(compiled, stop)
 
     def lines(self, lines: Iterable[Line], report: DataReport) -> list[Line]:
         """Returns the lines, with ``allowed`` in the calls whose masks were computed. A line that has no
         other call left to train on is left out, and counted as ``other_grammar``."""
         kept: list[Line] = []
         for line in lines:
+            self._stop()
             if self._has_work(line):
                 kept.append(line)
             else:
@@ -81,15 +94,20 @@ class MaskReplay:
         for call in calls:
             call.pop("allowed", None)  # a field of this process alone: files cannot give it
             if "grammar" in call and call["generation_id"] not in before:
-                self._replay(call, line.get("grammars") or {})
+                self._replay(call, line.get("grammars"))
         after = admission.masked(calls)
-        if line.get("turn_rewards") is not None and after != before:
-            line["turn_rewards"] = _moved(calls, before, after, line["turn_rewards"])
+        told = [call["generation_id"] for call in calls if call["generation_id"] not in before]
+        rewards = line.get("turn_rewards")
+        if rewards is not None and after != before and len(rewards) == len(told):
+            turns = zip(rewards, told, strict=True)
+            line["turn_rewards"] = admission.moved_rewards((one, name not in after) for one, name in turns)
         return len(after) < len(calls) or len(before) == len(calls)
 
-    def _replay(self, call: dict[str, Any], grammars: Mapping[str, Mapping[str, Any]]) -> None:
+    def _replay(self, call: dict[str, Any], grammars: Any) -> None:
+        name = call["grammar"]
+        stated = grammars.get(name) if isinstance(grammars, dict) and isinstance(name, str) else None
         try:
-            call["allowed"] = self._compiled(grammars.get(call["grammar"])).replay(call["token_ids"])
+            call["allowed"] = self._masks(stated, call["token_ids"])
         except GrammarError as error:
             self.failed += 1
             self.first_problem = self.first_problem or str(error)[:_SHOWN]
@@ -97,15 +115,24 @@ class MaskReplay:
         else:
             self.replayed += 1
 
-    def _compiled(self, stated: Mapping[str, Any] | None) -> CompiledGrammar:
-        """Returns a stated grammar, compiled. Raises GrammarError, also for another fingerprint."""
-        if stated is None or not all(isinstance(stated.get(name), str) for name in FIELDS):
+    def _masks(self, stated: Any, token_ids: Sequence[int]) -> list[AllowedTokens]:
+        grammar, constraint = self._compiled(stated)
+        try:
+            return grammar.replay(token_ids, constraint)
+        except GrammarError:  # or the work of all answers so far is beyond the engine's limit for one
+            return grammar.replay(token_ids)
+
+    def _compiled(self, stated: Any) -> _Compiled:
+        """Returns a stated grammar, compiled, with the constraint that replays its answers. Raises
+        GrammarError, also for another fingerprint."""
+        if not isinstance(stated, dict) or not all(isinstance(stated.get(name), str) for name in FIELDS):
             raise GrammarError("the row does not state it", "grammar")
         key = tuple(stated[name] for name in FIELDS)
         known = self._known.get(key)
         if known is None:
             try:
-                known = self._checked(stated)
+                made = self._checked(stated)
+                known = made, made.begin()
             except GrammarError as error:
                 known = error
             self._known[key] = known
@@ -136,23 +163,3 @@ def _is_json(text: str) -> bool:
         return isinstance(json.loads(text), dict)
     except (ValueError, RecursionError):
         return False
-
-
-def _moved(
-    calls: Iterable[Mapping[str, Any]], before: set[str], after: set[str], rewards: Iterable[float]
-) -> list[float]:
-    """Returns the rewards of the calls that still train. Those of the others go to the next such call, or to
-    the last one, so that none is lost."""
-    result: list[float] = []
-    waiting = 0.0
-    given = iter(rewards)
-    for call in calls:
-        if call["generation_id"] in before:
-            continue
-        waiting += next(given)
-        if call["generation_id"] not in after:
-            result.append(waiting)
-            waiting = 0.0
-    if result:
-        result[-1] += waiting
-    return result

@@ -9,13 +9,15 @@ the same validation tasks.
 from __future__ import annotations
 
 import faulthandler
+import math
 import signal
 import sys
 import time
 import traceback
+from collections import defaultdict
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from onward.contracts.training import RubricsRequest
 from onward.errors import ConfigError, OnwardError
@@ -23,6 +25,9 @@ from onward.files import read_json
 from onward.processes import die_with_parent, end_first_for_memory
 from onward.training.job.pace import Pace
 from onward.training.job.worker import MOST_TRACE, STOPPED, emit
+
+if TYPE_CHECKING:  # loads torch
+    from onward.rubrics.policy.evaluation import Judged
 
 SPEC, RUN = "rubrics.json", "run"
 RELEASED = "released.json"
@@ -72,20 +77,24 @@ def _run(folder: Path, asked: RubricsRequest) -> int:
 
 def compared(writer: Path, start: Path, released: dict[str, str] | None = None) -> dict[str, Any]:
     """Returns the figures of a writer on validation tasks, and its gains in skill over ``start`` and over the
-    ``released`` writer there, with the 95 % interval over families."""
+    ``released`` writer there: by family, and with the 95 % interval over the tasks of these families. As in
+    scoring, no one answers questions."""
     from onward.rubrics.policy.evaluation import difference, judged
+    from onward.rubrics.policy.figures import interval_within
     from onward.rubrics.policy.splits import validation_tasks
     from onward.rubrics.policy.writer import load_player
+    from onward.rubrics.trajectories.written import unanswered
 
     tasks = validation_tasks(VALIDATION_TASKS)
-    after, before = (judged(load_player(one), tasks) for one in (writer, start))
-    gain, found = difference([after], [before]), after.report()
+    after, before = (judged(load_player(one), tasks, stakeholder=unanswered) for one in (writer, start))
+    gain, found = difference([after], [before], interval_within), after.report()
     versus = {}
     if released is not None:
-        other = judged(load_player(Path(released["folder"])), tasks)
+        other = judged(load_player(Path(released["folder"])), tasks, stakeholder=unanswered)
         versus = {
             "released": released["version"],
-            "versus_released": asdict(difference([after], [other])),
+            "versus_released": asdict(difference([after], [other], interval_within)),
+            "versus_released_by_family": _by_family(after, other),
         }
     return {
         "reward_mean": found["reward"],
@@ -94,10 +103,19 @@ def compared(writer: Path, start: Path, released: dict[str, str] | None = None) 
         "degenerate": found["degenerate"],
         "tasks": len(tasks),
         "skill_gain": asdict(gain),
+        "skill_gain_by_family": _by_family(after, before),
         "better": gain.low > 0,
         **versus,
         "episodes": 0,
     }
+
+
+def _by_family(after: Judged, before: Judged) -> dict[str, float]:
+    """Returns the difference in mean skill for each family."""
+    found: defaultdict[str, list[float]] = defaultdict(list)
+    for family, new, old in zip(after.families, after.skills, before.skills, strict=True):
+        found[family].append(new - old)
+    return {family: math.fsum(gains) / len(gains) for family, gains in found.items()}
 
 
 class _Watch:

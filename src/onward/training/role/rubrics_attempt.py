@@ -27,7 +27,7 @@ from onward.training.job import rubrics
 from onward.training.role.attempt import folder_of
 from onward.training.role.control_attempt import UploadingAttempt
 from onward.training.writers.files import WriterFiles
-from onward.training.writers.record import BEFORE, RELEASED, ROLLED_BACK, Writers, state_of
+from onward.training.writers.record import RELEASED, WAS_RELEASED, Writers, state_of
 from onward.training.writers.rule import verdict
 
 TRAINER = "trainer"
@@ -127,7 +127,7 @@ class RubricsAttempt(UploadingAttempt):
         ConflictError if it was compared with a writer that is not the released one any more."""
         mode = self.ctx.settings.rubrics.release
         state = state_of(version, await writers.released())
-        if state in (RELEASED, BEFORE, ROLLED_BACK):  # by an earlier attempt, and maybe replaced since
+        if state in WAS_RELEASED:  # by an earlier attempt, and maybe replaced since
             return state == RELEASED
         if version.passed and mode == "auto":
             expected = None if pointer is None else pointer.version

@@ -70,6 +70,7 @@ class JobSpec(EveryNumber):
     margin: float = 0.0
     """DPO: smallest difference in return of a pair, exclusive."""
     max_unscored_share: float = 0.2
+    max_masked_share: float = 0.5
     max_steps: int | None = Field(default=None, ge=1)
     """Maximum of optimiser steps on data, whatever the epochs."""
     eval_every: Annotated[int | None, Field(ge=1), Option("--eval-every", RUN)] = None
@@ -242,6 +243,7 @@ def resolve(
         "unparsable_penalty": settings.training.unparsable_penalty,
         "min_reward": None if filters is None else filters.min_reward,
         "max_unscored_share": settings.training.max_unscored_share,
+        "max_masked_share": settings.training.max_masked_share,
         "threads": settings.model.threads,
         "path": settings.model.path,
         "device": besides.device,

@@ -6,6 +6,8 @@ A copy on this machine is verified each time before it is used: hashes, manifest
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import re
 import shutil
 from pathlib import Path
 
@@ -21,6 +23,7 @@ WRITER = checkpoints.Form(
     digest=checkpoints.whole_digest, plain=checkpoints.ADAPTER.plain | frozenset({".jinja"})
 )
 """A whole model folder, whose chat template is a text file."""
+_DIGEST = re.compile(r"[0-9a-f]{64}")
 NO_BASE = "none"
 """Digest of the base in the manifest of a writer: it is a model of its own."""
 
@@ -35,10 +38,12 @@ class WriterFiles:
 
     async def store(self, folder: Path, job_id: str, attempt: int) -> tuple[str, checkpoints.Manifest, str]:
         """Writes the manifest of the writer in ``folder`` and uploads it. Returns the prefix, the manifest
-        and the SHA-256 of its bytes. Repeatable. Raises NotFoundError without a key that is required."""
+        and the SHA-256 of its bytes. Repeatable. Raises TamperedError for files that ``fetch`` would refuse,
+        NotFoundError without a key that is required."""
         manifest = await asyncio.to_thread(
             checkpoints.write_manifest, folder, job_id=job_id, epoch=attempt, base_digest=NO_BASE, form=WRITER
         )
+        await asyncio.to_thread(checkpoints.verify, folder, form=WRITER)
         key = signatures.needed_key(self._settings)
         if key is not None:
             checkpoints.sign(folder, key)
@@ -48,18 +53,28 @@ class WriterFiles:
 
     async def fetch(self, writer: WriterVersion | ReleasedWriter) -> Path:
         """Returns a verified copy of a writer. Raises TamperedError if its files are not those that were
-        recorded, or are gone, and ObjectError."""
+        recorded, or are gone, and ObjectError. Two processes may fetch the same writer at once."""
+        if _DIGEST.fullmatch(writer.digest) is None:
+            raise TamperedError(
+                f"The digest in the record of rubric writer {writer.version} is no SHA-256: promote another "
+                f"version with 'onward rubrics promote'."
+            )
         folder = self.folder / writer.digest
         if folder.exists():
             try:
                 await asyncio.to_thread(self._check, folder, writer)
                 return folder
             except TamperedError:
-                folder.rename(folder.with_name(f".tampered-{writer.digest[:16]}-{new_id()[:8]}"))
+                aside = folder.with_name(f".tampered-{writer.digest[:16]}-{new_id()[:8]}")
+                with contextlib.suppress(FileNotFoundError):  # another process has set it aside
+                    folder.rename(aside)
         return await self._download(writer, folder)
 
     def _check(self, folder: Path, writer: WriterVersion | ReleasedWriter) -> None:
-        manifest = checkpoints.verify(folder, self._trust, form=WRITER)
+        self._refuse_other(checkpoints.verify(folder, self._trust, form=WRITER), writer)
+
+    @staticmethod
+    def _refuse_other(manifest: checkpoints.Manifest, writer: WriterVersion | ReleasedWriter) -> None:
         if manifest.adapter_digest != writer.digest:
             raise TamperedError(
                 f"The files have digest {manifest.adapter_digest[:12]}, and {writer.digest[:12]} is recorded."
@@ -69,7 +84,7 @@ class WriterFiles:
         partial = folder.with_name(f".{writer.digest[:16]}-{new_id()[:8]}")
         partial.parent.mkdir(parents=True, exist_ok=True)
         try:
-            await checkpoints.fetch(
+            manifest = await checkpoints.fetch(
                 self._objects,
                 writer.object_prefix,
                 partial,
@@ -77,9 +92,13 @@ class WriterFiles:
                 trust=self._trust,
                 form=WRITER,
             )
-            await asyncio.to_thread(self._check, partial, writer)
-            if not folder.exists():
+            self._refuse_other(manifest, writer)
+            try:
                 partial.rename(folder)
+            except OSError:
+                if not folder.exists():
+                    raise
+                await asyncio.to_thread(self._check, folder, writer)  # of another process, which was quicker
             return folder
         except (TamperedError, NotFoundError) as error:
             raise TamperedError(

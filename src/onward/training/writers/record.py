@@ -17,8 +17,6 @@ from onward.spelling import closest_name
 from onward.telemetry import audit
 from onward.telemetry.crashpoints import crashpoint
 
-NAME = "rubric-writer-v{}"
-
 
 class Writers:
     """Reads and changes the record."""
@@ -52,16 +50,15 @@ class Writers:
         released before its job could end.
         """
         while True:
-            known = await self.all()
+            stored = await read_all(self._bucket, WriterVersion)
+            known = [one.document for one in stored if one.document is not None]
             pointer = await self.released()
             before = next((one for one in known if one.job_id == job_id), None)
-            if before is not None and pointer is not None and state_of(before, pointer) in _WAS_RELEASED:
+            if before is not None and pointer is not None and state_of(before, pointer) in WAS_RELEASED:
                 return before
-            number = (
-                before.number if before is not None else max((one.number for one in known), default=0) + 1
-            )
+            number = before.number if before is not None else _next_number(stored)
             made = WriterVersion(
-                version=NAME.format(number),
+                version=f"{WriterVersion.NAME}{number}",
                 number=number,
                 job_id=job_id,
                 made_at=utc_text(self._clock.now()),
@@ -71,8 +68,8 @@ class Writers:
                 if before is None:
                     await self._bucket.create(made.own_key(), made.dump())
                 else:
-                    stored = await read_stored(self._bucket, WriterVersion, made.version)
-                    await self._bucket.update(made.own_key(), made.dump(), stored.revision)
+                    read = next(one.revision for one in stored if one.key == made.own_key())
+                    await self._bucket.update(made.own_key(), made.dump(), read)
                 crashpoint("writers.recorded")
                 return made
 
@@ -84,6 +81,11 @@ class Writers:
         stored = await self._pointer()
         now = stored.document
         present = None if now is None else now.version
+        if kind == BY_JOB and not stored.readable:
+            raise ConflictError(
+                "What is released cannot be read, so that no job changes it: see 'onward buckets show "
+                "rl_writers released', and promote a version with 'onward rubrics promote'."
+            )
         if present == version.version and now is not None:
             return now
         if present != expected:
@@ -148,9 +150,17 @@ class Writers:
         return pointer
 
 
+BY_JOB = "released"
+"""Kind of a change by the validation of a job."""
 RELEASED, BEFORE, ROLLED_BACK = "released", "released before", "rolled back"
 PASSED, NOT_PASSED = "passed", "not passed"
-_WAS_RELEASED = (RELEASED, BEFORE, ROLLED_BACK)
+WAS_RELEASED = (RELEASED, BEFORE, ROLLED_BACK)
+
+
+def _next_number(stored: list[Stored[WriterVersion]]) -> int:
+    """Returns the number after the highest one, that of versions which cannot be read included."""
+    names = [one.key.removeprefix(WriterVersion.KEY + WriterVersion.NAME) for one in stored]
+    return max((int(name) for name in names if name.isdecimal()), default=0) + 1
 
 
 def state_of(version: WriterVersion, pointer: ReleasedWriter | None) -> str:

@@ -2,7 +2,7 @@
 
 The writer and the released one write rubrics for the same tasks, of families that no job trains on. The
 lower end of the 95 % interval of the paired difference in skill decides, within limits on invalid and
-degenerate rubrics.
+degenerate rubrics. The interval is over the tasks of these families.
 """
 
 from __future__ import annotations

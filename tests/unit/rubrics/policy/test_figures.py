@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy import stats
 
+from onward.errors import ConfigError
 from onward.lm.tokens import TokenRow
 from onward.rubrics.language import Criterion, Rubric, serialise
 from onward.rubrics.policy.episodes import Attempt
-from onward.rubrics.policy.figures import figures, interval
+from onward.rubrics.policy.figures import Interval, figures, interval, interval_within
 from onward.rubrics.policy.judging import TruthJudge
 from onward.rubrics.tasks import make_task
 
@@ -66,3 +68,33 @@ def test_the_interval_has_the_width_of_independent_clusters() -> None:
 def test_families_count_by_their_tasks() -> None:
     found = interval([1.0, 1.0, 1.0, 0.0], ["a", "a", "a", "b"])
     assert (found.mean, found.low, found.high) == (0.75, 0.0, 1.0)
+
+
+def test_the_interval_within_families_by_hand() -> None:
+    # Each variance is 2, so that of the mean is (2·2 + 2·2)/4² = 0.5; Student's t of 2 degrees is 4.302653.
+    found = interval_within([0.0, 2.0, 10.0, 12.0], ["a", "a", "b", "b"])
+    half = 4.302653 * 0.5**0.5
+    assert (found.mean, found.low, found.high) == pytest.approx((6.0, 6.0 - half, 6.0 + half))
+    # one family: the interval of a one-sample t test
+    values = np.random.default_rng(3).normal(size=9)
+    peer = stats.ttest_1samp(values, 0.0).confidence_interval(0.95)
+    one = interval_within(values.tolist(), ["a"] * 9)
+    assert (one.low, one.high) == pytest.approx((peer.low, peer.high))
+    assert interval_within([0.0, 0.0], ["a", "a"]) == Interval(0.0, 0.0, 0.0)
+    with pytest.raises(ConfigError, match="fewer than 2 tasks"):
+        interval_within([1.0, 2.0, 3.0], ["a", "a", "b"])
+
+
+def test_the_interval_within_four_families_covers_their_mean_and_the_bootstrap_over_them_does_not() -> None:
+    draw, runs = np.random.default_rng(0), 400
+    names = [name for name in "abcd" for _ in range(16)]
+    covered = wide = 0
+    for _ in range(runs):
+        families = draw.normal(0.0, 0.1, 4)
+        values = (families[:, None] + draw.normal(0.0, 0.2, (4, 16))).ravel().tolist()
+        found = interval_within(values, names)
+        covered += found.low <= families.mean() <= found.high  # the truth of these families
+        over = interval(values, names, resamples=200)
+        wide += over.low <= 0.0 <= over.high  # the truth of all families
+    assert 0.92 <= covered / runs <= 0.98
+    assert wide / runs < 0.87
