@@ -17,7 +17,7 @@ import numpy as np
 from onward.lm.tokens import TokenRow
 from onward.rubrics.language import WEIGHTS, Criterion, Rubric, serialise
 from onward.rubrics.policy.episodes import Player, answers_of
-from onward.rubrics.policy.exercises import Exercise, Exercises
+from onward.rubrics.policy.exercises import LISTS, Exercise, Exercises
 from onward.rubrics.tasks import DIMENSIONS, Task
 from onward.rubrics.tasks.rounding import rounded
 
@@ -31,17 +31,18 @@ CURIOUS = 0.5
 class Care:
     """Habits of the writer of demonstrations."""
 
-    informed: float = 0.85
+    informed: float = 0.95
     """Share of questions about what is hidden, and of criteria that are right. The other questions are any,
     and the other criteria are wrong."""
-    weighed: float = 0.85
-    """Share of weights that follow the truth; the others are any weight."""
+    weighed: float = 0.3
+    """Share of weights that are right; the others are any weight. How much a check counts is left to
+    reinforcement learning."""
 
 
 def rows(player: Player, tasks: Sequence[Task], care: Care, count: int, seed: int) -> Iterator[TokenRow]:
     """Yields the rows of ``count`` demonstrations, from the words and checks of the families of ``tasks``."""
     rng = random.Random(f"{seed}/demonstrations")
-    exercises = Exercises(tasks, rng)
+    exercises = Exercises(tasks, rng, min(LISTS, count))
     for _ in range(count):
         one = exercises.draw(rng)
         if player.notes and rng.random() < READING:

@@ -46,11 +46,11 @@ class Exercise:
 class Exercises:
     """Draws exercises from the families of some tasks."""
 
-    def __init__(self, tasks: Sequence[Task], rng: random.Random) -> None:
+    def __init__(self, tasks: Sequence[Task], rng: random.Random, lists: int = LISTS) -> None:
         self._tasks = tasks
         families = sorted({task.family for task in tasks})
         picks = [one for family in families for one in family_of(family).picks]
-        self._lists = [_invented(picks, rng) for _ in range(LISTS)]
+        self._lists = [_invented(picks, rng) for _ in range(lists)]
 
     def draw(self, rng: random.Random) -> Exercise:
         task, (active, table) = rng.choice(self._tasks), rng.choice(self._lists)
