@@ -31,7 +31,7 @@ CURIOUS = 0.5
 class Care:
     """Habits of the writer of demonstrations."""
 
-    informed: float = 0.95
+    informed: float = 1.0
     """Share of questions about what is hidden, and of criteria that are right. The other questions are any,
     and the other criteria are wrong."""
     weighed: float = 0.3
