@@ -21,6 +21,7 @@ from onward.lm.constrained import CompiledGrammar, Grammar, GrammarCompiler
 from onward.lm.model import LanguageModel
 from onward.lm.request import Sample, SampleRequest
 from onward.lm.tokens import TokenRow
+from onward.lru import Lru
 from onward.rubrics.language import InvalidRubric, Rubric, parse, schema_of
 from onward.rubrics.language.ordered import ordered_grammar
 from onward.rubrics.policy import prompts
@@ -34,7 +35,7 @@ ANSWER_TOKENS = 600
 """Room for an answer whose grammar does not bound it."""
 
 _REMEMBERED = 4096
-"""Short texts whose tokens and masks are remembered."""
+"""Texts whose tokens and masks are remembered."""
 
 Stage = Literal["ask", "note", "write"]
 Ask = Callable[[str], str]
@@ -99,7 +100,7 @@ class Player:
         self._compile = GrammarCompiler(policy.tokenizer, policy.shape.vocab, self.chat.stop_ids)
         self._sampler = paths.sampler(policy, max_batch=batch)
         self._grammars: dict[Any, CompiledGrammar] = {}
-        self._rendered: dict[str, list[int]] = {}
+        self._rendered: Lru[str, list[int]] = Lru(_REMEMBERED)
 
     def play(
         self,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from onward.rubrics.policy.evaluation import difference, judged
+from onward.rubrics.policy.evaluation import difference, judged, shuffled
 from onward.rubrics.policy.figures import figures
 from onward.rubrics.policy.plan import Plan
 from onward.rubrics.policy.splits import HELD_OUT, judging_tasks
@@ -23,5 +23,7 @@ def test_learning_beats_the_warm_start_on_unseen_families(tmp_path: Path) -> Non
     before, after = (judged(load_player(one), tasks, temperature=1.0) for one in (tmp_path / BASE, writer))
     gain = difference([after], [before])
     assert gain.mean >= 0.10 and gain.low > 0
+    fall = difference([after], [shuffled(after, tasks)])
+    assert fall.mean >= 0.2 and fall.low > 0  # it reads its task
     found = figures(after.attempts, after.rewards)
     assert found.degenerate <= 0.01 and found.invalid == 0

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from safetensors.torch import load_file
+
 from onward.lm import paths
 from onward.rubrics.language import Criterion, Rubric, serialise
 from onward.rubrics.policy import prompts
@@ -55,6 +57,12 @@ def test_phrases_are_runs_of_words_that_families_share_and_end_with_a_sentence()
 def test_the_tiny_network_has_at_most_two_million_weights(tmp_path: Path) -> None:
     folder = build(tmp_path / "m", {"a": ["some words"]}, ['"x"'], Plan().size)
     assert paths.parameters(folder) <= 2_000_000
+
+
+def test_weights_are_wide_enough_for_a_narrow_network_to_attend(tmp_path: Path) -> None:
+    folder = build(tmp_path / "m", {"a": ["some words"]}, ['"x"'], Size(hidden=64))
+    weights = load_file(folder / "model.safetensors")["model.layers.0.self_attn.q_proj.weight"]
+    assert abs(float(weights.std()) - 1 / 8) < 0.01
 
 
 def test_the_same_texts_make_the_same_model(tmp_path: Path) -> None:
