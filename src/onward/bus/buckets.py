@@ -7,6 +7,7 @@ server's clock (see ``leases``).
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import uuid
@@ -31,6 +32,8 @@ log = logs.get("bus")
 
 READ_SECONDS = 30.0
 """Seconds that a read or write waits for an absent server before it raises BusError."""
+MISSING_SECONDS = 1.0
+"""Longest wait for the answer whether a bucket is there, after a write that failed."""
 
 _KEY = re.compile(r"[A-Za-z0-9_=/-]+(\.[A-Za-z0-9_=/-]+)*")
 _MIB = 1 << 20
@@ -258,7 +261,8 @@ class Bucket:
                 f"{key} in {self.name} changed since it was read: read it again and retry."
             ) from None
         except BusError:
-            await self._refuse_missing()
+            if not headers:  # a lease is lost at its deadline, and must not wait for one more answer
+                await self._refuse_missing()
             raise
 
     async def _consumer(self, key: str, *, headers_only: bool, history: bool = False) -> Puller:
@@ -336,11 +340,12 @@ class Bucket:
     async def _refuse_missing(self) -> None:
         """Raises BusError if the server answers that it has no such bucket."""
         try:
-            await self.bus.js.stream_info(stream_of(self.name))
+            async with asyncio.timeout(MISSING_SECONDS):
+                await self.bus.js.stream_info(stream_of(self.name))
         except nats.js.errors.NotFoundError as error:
             if error.err_code == NO_STREAM:
                 raise self._missing() from None
-        except nats.errors.Error:
+        except (nats.errors.Error, TimeoutError):
             return
 
     def _missing(self) -> BusError:

@@ -123,7 +123,7 @@ async def test_a_writer_reads_the_task_and_weighs_the_checks_once(monkeypatch: p
     def script(body: dict[str, Any]) -> dict[str, Any]:
         if body["response_format"]["json_schema"]["name"] == "Question":
             return text('{"ask": "nothing"}')
-        assert body["messages"][1]["content"].startswith("go\nChecks:")
+        assert body["messages"][1]["content"].endswith('"20"\ngo\nWrite the rubric.')
         arguments = {"min_words": "20", "has_section": "summary", "id_format": ""}
         criteria = [{"check": c, "arg": arguments[c], "weight": w} for c, w in weights.items()]
         return text(json.dumps({"criteria": criteria}))

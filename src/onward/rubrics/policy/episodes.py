@@ -53,7 +53,7 @@ class Attempt:
     rubric: Rubric | None
     problem: str = ""
     notes: str = ""
-    """What the policy noted before it wrote; empty for a writer without notes."""
+    """The notes of the policy; empty for a writer without notes."""
     finished: bool = True
     """False: the sampler could not complete an answer, which is no fault of the policy."""
 
@@ -68,7 +68,7 @@ class _Running:
     asked: list[str] = field(default_factory=list)
     turns: int = 0
     stage: Stage = "ask"
-    """What the next answer is."""
+    """Kind of the next answer."""
     notes: str = ""
     done: Attempt | None = None
 

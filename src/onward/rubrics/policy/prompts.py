@@ -26,7 +26,7 @@ NOW = "Write the rubric."
 CHECKS = "Checks:"
 UNKNOWN = "unknown"
 IMPORTANCE: Mapping[int | None, str] = {3: "decisive", 1: "helps", 0: "none", None: UNKNOWN}
-"""Level of a dimension → its word in the notes; None: neither brief nor stakeholder said it."""
+"""Level of a dimension → its word in the notes; None: neither brief nor stakeholder states it."""
 
 Message = dict[str, Any]
 
