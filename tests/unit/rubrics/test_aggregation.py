@@ -77,6 +77,13 @@ def test_an_aggregation_out_of_range_is_an_error(value: float) -> None:
     assert result.weighted_preference_total is None
 
 
+def test_the_harmonic_mean_of_scores_near_zero_is_a_number() -> None:
+    tiny = 1.1125369292536007e-308
+    assert aggregate("harmonic_mean", [tiny, tiny], [1, 1]) == tiny
+    assert aggregate("harmonic_mean", [5e-324, 1.0], [1, 1]) == 1e-323
+    assert aggregate("harmonic_mean", [0.5, 1.0], [1, 1]) == pytest.approx(2 / 3)
+
+
 @given(
     st.lists(
         st.tuples(st.floats(0, 1), st.floats(0.1, 5)),

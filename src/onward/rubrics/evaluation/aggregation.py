@@ -38,7 +38,8 @@ def aggregate(
         return max(scores)
     if how == "product":
         return math.prod(scores)
-    return 0.0 if 0 in scores else len(scores) / math.fsum(1 / score for score in scores)
+    least = min(scores)  # the reciprocal of a score near zero may be no number
+    return 0.0 if least == 0 else len(scores) * least / math.fsum(least / score for score in scores)
 
 
 def _checked(how: Callable[[Sequence[float]], float], scores: Sequence[float]) -> float:
