@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
@@ -44,14 +44,11 @@ def random_rubric(task: Task) -> np.ndarray:
 
 def posterior_weights(task: Task, asked: int = 0) -> np.ndarray:
     """Returns the mean truth given the brief and the answers about the first ``asked`` hidden dimensions."""
-    return expected_weights(task, task.public | {name: task.levels[name] for name in task.hidden[:asked]})
-
-
-def expected_weights(task: Task, known: Mapping[str, int]) -> np.ndarray:
-    """Returns the mean truth of the task's family given the levels of some dimensions, one weight per active
-    check."""
+    known = task.public | {name: task.levels[name] for name in task.hidden[:asked]}
+    kind = family_of(task.family)
     mean = truth_table_of(task.family).posterior(known)
-    return mean[_places(task, [one.name for one in family_of(task.family).picks])]
+    places = _places(task, [one.name for one in kind.picks])
+    return mean[places]
 
 
 def _places(task: Task, names: list[str]) -> list[int]:

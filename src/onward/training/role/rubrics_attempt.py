@@ -28,7 +28,6 @@ from onward.training.role.attempt import folder_of
 from onward.training.role.control_attempt import UploadingAttempt
 from onward.training.writers.files import WriterFiles
 from onward.training.writers.record import RELEASED, WAS_RELEASED, Writers, state_of
-from onward.training.writers.rule import verdict
 
 TRAINER = "trainer"
 """Name of who releases a writer by its validation."""
@@ -106,19 +105,9 @@ class RubricsAttempt(UploadingAttempt):
         self, writers: Writers, files: WriterFiles, folder: Path, found: dict[str, Any]
     ) -> WriterVersion:
         job = self._lease.record
-        prefix, manifest, sha256 = await files.store(folder / rubrics.RUN / "writer", job.job_id, job.attempt)
+        facts = await files.store_judged(folder / rubrics.RUN / "writer", job.job_id, job.attempt, found)
         crashpoint("writers.stored")
-        judged = verdict(found, self.ctx.settings.rubrics)
-        return await writers.record(
-            job.job_id,
-            attempt=job.attempt,
-            object_prefix=prefix,
-            manifest_sha256=sha256,
-            digest=manifest.adapter_digest,
-            passed=judged.passed,
-            why=judged.why,
-            evidence=found,
-        )
+        return await writers.record(job.job_id, **facts)
 
     async def _release(
         self, writers: Writers, version: WriterVersion, pointer: ReleasedWriter | None

@@ -20,7 +20,6 @@ from onward.telemetry import audit
 from onward.training import checkpoints
 from onward.training.writers.files import NO_BASE, WRITER, WriterFiles
 from onward.training.writers.record import Writers
-from onward.training.writers.rule import verdict
 from onward.warehouse import Objects
 
 PARTS = ("writer", "base")
@@ -69,19 +68,9 @@ class AddedWriter:
         """Stores the files and records the version with the verdict of the rule. Raises ObjectError,
         BusError."""
         files = WriterFiles(objects, settings)
-        prefix, manifest, sha256 = await files.store(self._folder, self.job_id, 1)
-        judged = verdict(figures, settings.rubrics)
-        await audit.record(bus, clock, "writer.added", writer=self.job_id, digest=manifest.adapter_digest)
-        return await Writers(bus, clock).record(
-            self.job_id,
-            attempt=1,
-            object_prefix=prefix,
-            manifest_sha256=sha256,
-            digest=manifest.adapter_digest,
-            passed=judged.passed,
-            why=judged.why,
-            evidence=figures,
-        )
+        facts = await files.store_judged(self._folder, self.job_id, 1, figures)
+        await audit.record(bus, clock, "writer.added", writer=self.job_id, digest=facts["digest"])
+        return await Writers(bus, clock).record(self.job_id, **facts)
 
 
 def refuse_incomplete(run: Path) -> None:

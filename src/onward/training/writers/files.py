@@ -10,6 +10,7 @@ import contextlib
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 from onward.config import Settings
 from onward.contracts.buckets import ReleasedWriter, WriterVersion
@@ -17,6 +18,7 @@ from onward.errors import NotFoundError, TamperedError
 from onward.ids import new_id
 from onward.training import checkpoints, signatures
 from onward.training.signatures import Trust
+from onward.training.writers.rule import verdict
 from onward.warehouse import Objects
 
 WRITER = checkpoints.Form(
@@ -51,6 +53,23 @@ class WriterFiles:
         await checkpoints.upload_to(self._objects, folder, prefix)
         return prefix, manifest, checkpoints.sha256_file(folder / checkpoints.MANIFEST)
 
+    async def store_judged(
+        self, folder: Path, job_id: str, attempt: int, figures: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Stores the writer as ``store`` does. Returns the facts of its version (``Writers.record``), with
+        the verdict of the rule on the figures of its validation."""
+        prefix, manifest, sha256 = await self.store(folder, job_id, attempt)
+        judged = verdict(figures, self._settings.rubrics)
+        return {
+            "attempt": attempt,
+            "object_prefix": prefix,
+            "manifest_sha256": sha256,
+            "digest": manifest.adapter_digest,
+            "passed": judged.passed,
+            "why": judged.why,
+            "evidence": figures,
+        }
+
     async def fetch(self, writer: WriterVersion | ReleasedWriter) -> Path:
         """Returns a verified copy of a writer. Raises TamperedError if its files are not those that were
         recorded, or are gone, and ObjectError. Two processes may fetch the same writer at once."""
@@ -60,15 +79,22 @@ class WriterFiles:
                 f"version with 'onward rubrics promote'."
             )
         folder = self.folder / writer.digest
-        if folder.exists():
-            try:
-                await asyncio.to_thread(self._check, folder, writer)
+        while True:
+            if folder.exists() and await self._is_whole(folder, writer):
                 return folder
-            except TamperedError:
-                aside = folder.with_name(f".tampered-{writer.digest[:16]}-{new_id()[:8]}")
-                with contextlib.suppress(FileNotFoundError):  # another process has set it aside
-                    folder.rename(aside)
-        return await self._download(writer, folder)
+            if await self._download(writer, folder):
+                return folder
+
+    async def _is_whole(self, folder: Path, writer: WriterVersion | ReleasedWriter) -> bool:
+        """Checks a copy, and sets a damaged one aside."""
+        try:
+            await asyncio.to_thread(self._check, folder, writer)
+            return True
+        except (TamperedError, FileNotFoundError):  # not found: another process has set it aside meanwhile
+            aside = folder.with_name(f".tampered-{writer.digest[:16]}-{new_id()[:8]}")
+            with contextlib.suppress(FileNotFoundError):
+                folder.rename(aside)
+            return False
 
     def _check(self, folder: Path, writer: WriterVersion | ReleasedWriter) -> None:
         self._refuse_other(checkpoints.verify(folder, self._trust, form=WRITER), writer)
@@ -80,7 +106,8 @@ class WriterFiles:
                 f"The files have digest {manifest.adapter_digest[:12]}, and {writer.digest[:12]} is recorded."
             )
 
-    async def _download(self, writer: WriterVersion | ReleasedWriter, folder: Path) -> Path:
+    async def _download(self, writer: WriterVersion | ReleasedWriter, folder: Path) -> bool:
+        """Downloads a verified copy. Returns False if another process was quicker."""
         partial = folder.with_name(f".{writer.digest[:16]}-{new_id()[:8]}")
         partial.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -98,8 +125,8 @@ class WriterFiles:
             except OSError:
                 if not folder.exists():
                     raise
-                await asyncio.to_thread(self._check, folder, writer)  # of another process, which was quicker
-            return folder
+                return False
+            return True
         except (TamperedError, NotFoundError) as error:
             raise TamperedError(
                 f"Rubric writer {writer.version} is refused, since its stored files are not those that were "
