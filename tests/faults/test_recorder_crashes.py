@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from consumed import acknowledged
 
 from onward import Recorder
 from onward.bus import Bus, NatsServer
@@ -153,7 +154,7 @@ async def test_killed_between_puback_and_delete_is_one_row_also_when_the_window_
         )  # fmt: skip
         task = asyncio.create_task(collector.run(ctx))
         async with asyncio.timeout(60):
-            while (await _floor(bus)) < len(arrived):
+            while (await acknowledged(bus, STREAM, collector.DURABLE)) < len(arrived):
                 await asyncio.sleep(0.05)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -162,14 +163,6 @@ async def test_killed_between_puback_and_delete_is_one_row_also_when_the_window_
         await warehouse.stop()
     assert sorted(row["trajectory_id"] for row in rows) == sorted(set(arrived))
     assert told <= set(arrived)
-
-
-async def _floor(bus: Bus) -> int:
-    try:
-        info = await bus.js.consumer_info(STREAM, collector.DURABLE)
-    except Exception:  # not made yet
-        return 0
-    return info.ack_floor.stream_seq if info.ack_floor else 0
 
 
 async def test_killed_again_and_again_while_it_drains(bus, server, tmp_path):

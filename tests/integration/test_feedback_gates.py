@@ -6,6 +6,7 @@ import asyncio
 from datetime import timedelta
 
 import pytest
+from consumed import is_consumed
 from serving_world import World, eventually
 
 from onward.bus import Ack, Message, Retry
@@ -57,12 +58,7 @@ async def _publish(world, *votes):
 
 
 async def _votes_read(world):
-    async def drained():
-        last = (await world.bus.js.stream_info("RL_FEEDBACK")).state.last_seq
-        info = await world.bus.js.consumer_info("RL_FEEDBACK", "gateway-votes")
-        return info.ack_floor is not None and info.ack_floor.stream_seq >= last
-
-    await eventually(drained)
+    await eventually(lambda: is_consumed(world.bus, "RL_FEEDBACK", "gateway-votes"))
 
 
 def _messages(world, votes):

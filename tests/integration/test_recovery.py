@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import reward_world
 from collector_world import collect, document, publish, rows
-from nats.js.errors import NotFoundError
+from consumed import acknowledged
 
 from onward.bus import Bus
 from onward.capture.collecting import collector, event_archiver
@@ -326,11 +326,7 @@ async def history(shop: Shop) -> list[tuple[str, str]]:
 
 
 async def is_read(ctx: Context, copy: Copy) -> bool:
-    try:
-        info = await ctx.bus.js.consumer_info(copy.stream, copy.durable)
-    except NotFoundError:
-        return False  # not made yet
-    return info.ack_floor is not None and info.ack_floor.stream_seq == 1
+    return await acknowledged(ctx.bus, copy.stream, copy.durable) == 1
 
 
 async def test_events_come_back_from_their_streams(shop):

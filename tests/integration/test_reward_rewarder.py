@@ -6,6 +6,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from consumed import acknowledged
 from reward_world import (
     handled,
     messages,
@@ -200,8 +201,7 @@ async def test_a_trajectory_that_was_redacted_later_is_scored_once_in_its_redact
         await until(rewarded(ctx, 1))
 
         async def both_read() -> bool:
-            info = await ctx.bus.js.consumer_info("RL_TRAJECTORIES", "rewarder")
-            return info.ack_floor.stream_seq >= 2
+            return await acknowledged(ctx.bus, "RL_TRAJECTORIES", "rewarder") >= 2
 
         await until(both_read)
     state = (await ctx.bus.js.stream_info("RL_TRAJECTORIES")).state

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 import pytest_asyncio
+from consumed import is_consumed
 from nats.js.errors import NotFoundError
 
 from onward.bus import Bus, Message
@@ -162,15 +163,7 @@ def rewards_of(ctx: Context, trajectory_id: str, count: int):
 def feedback_read(ctx: Context):
     """Whether the rewarder acknowledged all feedback."""
 
-    async def check() -> bool:
-        last = (await ctx.bus.js.stream_info("RL_FEEDBACK")).state.last_seq
-        try:
-            info = await ctx.bus.js.consumer_info("RL_FEEDBACK", "rewarder-feedback")
-        except NotFoundError:
-            return False
-        return not last or (info.ack_floor is not None and info.ack_floor.stream_seq >= last)
-
-    return check
+    return lambda: is_consumed(ctx.bus, "RL_FEEDBACK", "rewarder-feedback")
 
 
 async def handled(active: Rewarder, batch: Sequence[Message]) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from consumed import is_consumed
 from release_stream import NoRows
 from scripted_engine import ScriptedEngine
 
@@ -210,13 +211,7 @@ class World:
     async def rewards_read(self) -> None:
         """Wait until the gateway has consumed every reward."""
 
-        async def drained() -> bool:
-            # The floor, not what is pending: the server hears of a new message before its consumers do.
-            last = (await self.bus.js.stream_info("RL_REWARDS")).state.last_seq
-            info = await self.bus.js.consumer_info("RL_REWARDS", "gateway-outcomes")
-            return not last or (info.ack_floor is not None and info.ack_floor.stream_seq >= last)
-
-        await eventually(drained)
+        await eventually(lambda: is_consumed(self.bus, "RL_REWARDS", "gateway-outcomes"))
 
 
 async def eventually(check: Callable[[], Any], seconds: float = 60.0) -> Any:

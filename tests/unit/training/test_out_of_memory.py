@@ -12,6 +12,7 @@ import pytest
 from job_world import MakeJob, write_lines
 from trainer_world import World, world_with_a_job
 
+from onward.memory import KillWatch
 from onward.training.role import attempt, endings, remedies
 from onward.training.role import trainer as service
 from onward.training.role.attempt import Attempt
@@ -41,7 +42,7 @@ def memory_group() -> Iterator[Path]:
         with contextlib.suppress(OSError):
             group.rmdir()
         pytest.skip(f"no memory control group can be made here: {error}")
-    if endings.memory_kills() is None:
+    if not KillWatch(os.getpid()).can_count:
         group.rmdir()
         pytest.skip("this kernel does not count its kills")
     yield group

@@ -23,6 +23,7 @@ from onward.contracts import TrainingRequest
 from onward.contracts.codec import validate
 from onward.errors import BusError, ConfigError, ConflictError, ContractError, OnwardError, TrainingError
 from onward.lm.model_folder import inspect
+from onward.memory import KillWatch
 from onward.telemetry.crashpoints import crashpoint
 from onward.training import checkpoints, signatures
 from onward.training.data import frozen
@@ -118,7 +119,6 @@ class Attempt:
         threads = self.ctx.settings.model.threads or os.cpu_count() or 1
         path = self.ctx.settings.data_dir / "logs" / f"job-{job_id}.log"
         written = path.stat().st_size if path.is_file() else 0
-        kills = endings.memory_kills()
         child = await children.start(
             self.MODULE,
             str(folder),
@@ -127,6 +127,7 @@ class Attempt:
             passed=(*PASSED, *trackers.variables(self.ctx.settings.training.trackers)),
             log=path,
         )
+        kills = KillWatch(child.pid)
         limit = asyncio.create_task(self._end_late(child))
         try:
             result = await self._follow(child)

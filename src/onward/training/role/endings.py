@@ -1,12 +1,12 @@
 """The end of an attempt: its code, and whether it counts towards the job's attempts.
 
 Errors are classified by their type, by the exit code of the job child, and by the kernel's own count of
-processes that it killed for memory. What the next attempt does differently is in ``remedies``.
+processes that it killed for memory in the child's control group. What the next attempt does differently is in
+``remedies``.
 """
 
 from __future__ import annotations
 
-import re
 import signal
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Literal
 
 from onward.errors import BusError, ObjectError, OnwardError, RefusedError, TrainingError, WarehouseError
 from onward.files import is_disk_failure
+from onward.memory import KillWatch
 from onward.training.job.worker import STOPPED
 from onward.training.role.job_table import JobError
 
@@ -21,7 +22,6 @@ KILLS = frozenset(signal.Signals) - {
     signal.SIGSEGV, signal.SIGABRT, signal.SIGILL, signal.SIGFPE, signal.SIGTRAP, signal.SIGSYS,
 }  # fmt: skip
 """Signals that end a process from outside; the others are its own crashes."""
-VMSTAT = Path("/proc/vmstat")
 Cause = Literal["failed", "refused", "killed", "outage", "final"]
 """Reason why an attempt ended without a result. ``refused``: a part answered, and refused. This one and
 ``failed`` count towards ``training.max_attempts``. ``final``: no further attempt could succeed."""
@@ -79,23 +79,13 @@ def _job_error(error: OnwardError | OSError) -> JobError:
     return JobError(code="INFRA", message=str(error))
 
 
-def memory_kills() -> int | None:
-    """Returns how many processes the kernel has killed for lack of memory, or None where it does not say."""
-    try:
-        found = re.search(r"^oom_kill (\d+)$", VMSTAT.read_text(), re.MULTILINE)
-    except OSError:
-        return None
-    return int(found.group(1)) if found else None
-
-
-def of_exit(code: int, kills_before: int | None, log: str, written: str | None = None) -> ChildError:
+def of_exit(code: int, kills: KillWatch, log: str, written: str | None = None) -> ChildError:
     """Returns the error of a child that ended with ``code`` and reported nothing.
 
-    ``kills_before``: ``memory_kills`` when it started. ``log``: name of its log, for the sentence.
-    ``written``: what it wrote to its log last.
+    ``kills``: watched since it started. ``log``: name of its log, for the sentence. ``written``: what it
+    wrote to its log last.
     """
-    after = memory_kills()
-    if code == -signal.SIGKILL and kills_before is not None and after is not None and after > kills_before:
+    if code == -signal.SIGKILL and kills.has_seen_one:
         return ChildError("OOM", "The kernel killed the training process for lack of memory.")
     how = f"The training process ended with code {code} and no result: see {log}."
     if code == STOPPED or -code in KILLS:
