@@ -42,10 +42,12 @@ def _name(requirement: str) -> str:
     return re.sub(r"[-_.]+", "-", found[0]).lower()
 
 
-def _base() -> set[str]:
-    """The packages of the base and what they require, extras left out."""
+def _packages(*extras: str) -> set[str]:
+    """The packages of the base and of ``extras``, and what they require, extras of theirs left out."""
     found: set[str] = set()
-    waiting = [_name(requirement) for requirement in PROJECT["dependencies"]]
+    optional = PROJECT["optional-dependencies"]
+    declared = [*PROJECT["dependencies"], *(one for extra in extras for one in optional[extra])]
+    waiting = [_name(requirement) for requirement in declared]
     while waiting:
         if (name := waiting.pop()) not in found:
             found.add(name)
@@ -58,9 +60,15 @@ def _base() -> set[str]:
 
 
 def _with_base_alone(code: str, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return _with_alone((), code, folder, *arguments)
+
+
+def _with_alone(
+    parts: tuple[str, ...], code: str, folder: Path, *arguments: str
+) -> subprocess.CompletedProcess[str]:
     modules = importlib.metadata.packages_distributions()
-    base = _base()
-    allowed = {module for module, of in modules.items() if base & {_name(one) for one in of}}
+    installed = _packages(*parts)
+    allowed = {module for module, of in modules.items() if installed & {_name(one) for one in of}}
     allowed |= {*sys.stdlib_module_names, "onward", "__main__"}
     # The name of Python's own build data differs between distributions.
     allowed |= {sysconfig._get_sysconfigdata_name(), "_cffi_backend"}  # type: ignore[attr-defined]
@@ -100,6 +108,52 @@ def test_a_file_is_redacted_and_scored_without_any_extra(tmp_path: Path) -> None
     scored = _command(tmp_path, "rewards", "score", "one.json")
     assert scored.returncode == 0, scored.stderr
     assert json.loads(scored.stdout)["components"]["task_completion"]["score"] == 1.0
+
+
+ROLES = """
+import importlib, sys
+from onward import extras, host
+extras.install_hint()
+for module in [*host.ROLES.values(), *host.BESIDE.values()]:
+    importlib.import_module(module)
+print(sorted({"torch", "chdb", "transformers", "gymnasium"} & sys.modules.keys()))
+"""
+
+
+@pytest.mark.parametrize("parts", [("server", "lm", "demo"), ("server",)])
+def test_the_service_starts_with_the_parts_that_the_demo_installs(
+    tmp_path: Path, parts: tuple[str, ...]
+) -> None:
+    """``make demo`` in a new environment; no role has a training library in its own process."""
+    assert "\t$(install) server lm demo\n" in (ROOT / "Makefile").read_text()
+    done = _with_alone(parts, ROLES, tmp_path)
+    assert done.stdout == "[]\n", done.stderr
+
+
+REQUESTS = """
+from onward.config import Settings
+from onward.contracts.training import ControlRequest, RubricsRequest
+from onward.errors import TrainingError
+from onward import extras
+from onward.training.role.possible import refuse_impossible
+extras.install_hint()
+envelope = {"training_job_id": "j", "timestamp": "2026-01-05T13:00:00Z", "requester": "tests"}
+for asked in (
+    ControlRequest.model_validate({**envelope, "environment": "CartPole-v1", "algorithm": "ppo"}),
+    RubricsRequest.model_validate({**envelope, "kind": "rubrics", "algorithm": "rloo"}),
+):
+    try:
+        refuse_impossible(asked, Settings())
+    except TrainingError as error:
+        print(error.code, error)
+"""
+
+
+def test_a_job_whose_part_is_not_installed_is_refused_at_once(tmp_path: Path) -> None:
+    done = _with_alone(("server",), REQUESTS, tmp_path)
+    control, rubrics = done.stdout.splitlines() or ["", done.stderr]
+    assert control.startswith("DATA A job for a control policy needs the optional part 'control'"), control
+    assert rubrics.startswith("DATA ") and "optional part" in rubrics, rubrics
 
 
 @pytest.mark.parametrize(

@@ -15,16 +15,17 @@ import sys
 import time
 import traceback
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from onward.contracts.training import ControlRequest
-from onward.control.api import TrainedRun, resume, train
-from onward.control.running.runs import Folder
-from onward.control.solution import solution, yaml_text
 from onward.errors import OnwardError
 from onward.processes import die_with_parent, end_first_for_memory
 from onward.training.job.pace import Pace
 from onward.training.job.worker import MOST_TRACE, STOPPED, emit
+
+if TYPE_CHECKING:  # needs an optional part; the service reads the names of this module without it
+    from onward.control.api import TrainedRun
+    from onward.control.running.runs import Folder
 
 SPEC, RUN = "control.json", "run"
 
@@ -42,6 +43,9 @@ def main(folder: Path) -> int:
 
 
 def _run(folder: Path, asked: ControlRequest) -> int:
+    from onward.control.api import resume, train
+    from onward.control.running.runs import Folder
+
     started, where = time.monotonic(), Folder(folder / RUN)
     watch = _Watch()
     run = _finished(where)
@@ -67,6 +71,8 @@ def _run(folder: Path, asked: ControlRequest) -> int:
 
 def _finished(where: Folder) -> TrainedRun | None:
     """Returns the run of an attempt that ended before anyone read its result."""
+    from onward.control.api import TrainedRun
+
     if not where.summary.is_file():
         return None
     summary = json.loads(where.summary.read_bytes())
@@ -98,6 +104,8 @@ class _Watch:
 
 
 def _result(run: TrainedRun) -> dict[str, Any]:
+    from onward.control.solution import solution, yaml_text
+
     final = run.summary["final"]
     return {
         "reward_mean": final["return"],

@@ -10,11 +10,12 @@ import re
 from pathlib import Path
 from typing import Any
 
+from onward import extras
 from onward.config import Settings
 from onward.contracts import encode
 from onward.contracts.codec import validate
 from onward.contracts.training import ControlRequest
-from onward.errors import ContractError, TrainingError
+from onward.errors import ContractError, MissingExtraError, TrainingError
 from onward.files import write_whole
 from onward.training.job import control
 from onward.training.role.attempt import Attempt, folder_of
@@ -23,8 +24,9 @@ _ENVIRONMENT = re.compile(r"[A-Za-z0-9_-]{1,64}(/[A-Za-z0-9_-]{1,64})?")
 """An id in a registry. ``module:id`` would import code that a message names."""
 
 
-def refuse_unlisted(asked: ControlRequest, settings: Settings) -> None:
-    """Raises TrainingError("DATA") for an environment that a message may not name."""
+def refuse_impossible(asked: ControlRequest, settings: Settings) -> None:
+    """Raises TrainingError("DATA") for an environment that a message may not name, and where control policies
+    are not installed."""
     if (
         _ENVIRONMENT.fullmatch(asked.environment) is None
         and asked.environment not in settings.training.environments
@@ -34,6 +36,10 @@ def refuse_unlisted(asked: ControlRequest, settings: Settings) -> None:
             "The environment is not one that a message may name: give the id of a registered one, or let the "
             "operator list it in training.environments.",
         )
+    try:
+        extras.require("control", "gymnasium", "A job for a control policy")
+    except MissingExtraError as error:
+        raise TrainingError("DATA", str(error)) from None
 
 
 class UploadingAttempt(Attempt):
@@ -65,7 +71,7 @@ class ControlAttempt(UploadingAttempt):
             asked = validate(record.request, ControlRequest)
         except ContractError as error:
             raise TrainingError("DATA", f"The request in the job's record cannot be read: {error}") from None
-        refuse_unlisted(asked, self.ctx.settings)
+        refuse_impossible(asked, self.ctx.settings)
         folder = folder_of(self.ctx, record.job_id)
         folder.mkdir(parents=True, exist_ok=True)
         write_whole(folder / control.SPEC, encode(asked))

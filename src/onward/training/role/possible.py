@@ -12,7 +12,7 @@ from onward.training.spec import request
 def refuse_impossible(asked: JobRequest, settings: Settings) -> None:
     """Raises TrainingError for a request of any kind that can only fail here."""
     if isinstance(asked, ControlRequest):
-        control_attempt.refuse_unlisted(asked, settings)
+        control_attempt.refuse_impossible(asked, settings)
     elif isinstance(asked, RubricsRequest):
         rubrics_attempt.refuse_impossible(asked)
     else:

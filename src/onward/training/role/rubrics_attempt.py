@@ -20,7 +20,14 @@ from onward.contracts import encode
 from onward.contracts.buckets import ReleasedWriter, WriterVersion
 from onward.contracts.codec import validate
 from onward.contracts.training import RubricsRequest
-from onward.errors import ConfigError, ConflictError, ContractError, TamperedError, TrainingError
+from onward.errors import (
+    ConfigError,
+    ConflictError,
+    ContractError,
+    MissingExtraError,
+    TamperedError,
+    TrainingError,
+)
 from onward.files import write_whole
 from onward.telemetry.crashpoints import crashpoint
 from onward.training.job import rubrics
@@ -37,10 +44,10 @@ log = structlog.get_logger(__name__)
 
 
 def refuse_impossible(asked: RubricsRequest) -> None:
-    """Raises TrainingError("DATA") for a request whose plan cannot be."""
+    """Raises TrainingError("DATA") for a request whose plan cannot be, and where a part is not installed."""
     try:
         rubrics.plan_of(asked)
-    except ConfigError as error:
+    except (ConfigError, MissingExtraError) as error:
         raise TrainingError("DATA", str(error)) from None
 
 
