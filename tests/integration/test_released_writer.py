@@ -4,44 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from answered_task import trajectory
 from docs_blocks import run_command
-from rubric_writer import toy_plan
-from safetensors.numpy import load_file, save_file
+from rubric_writer import two_writers
 
 from onward import config, host
 from onward.bus.buckets import stream_of
 from onward.context import Context
 from onward.contracts import encode, subjects
-from onward.rubrics.policy.episodes import Player
-from onward.rubrics.policy.splits import training_tasks
-from onward.rubrics.policy.warm_start import untrained
-from onward.rubrics.policy.writer import load_writer, save_writer
+from onward.rubrics.policy.writer import load_writer
 from onward.rubrics.tasks import make_task
 from onward.training.writers import WriterFiles, Writers
 from onward.warehouse import queries
 
 TASK = make_task("expense_audit", 3)
 ANSWER = json.dumps(TASK.build(TASK.probes()[0]))
-
-
-def two_writers(folder: Path) -> list[Path]:
-    """Two networks of the same form, whose rubrics for the task differ."""
-    policy, adapter = untrained(toy_plan(), training_tasks((), 4), folder / "raw")
-    first, second = folder / "first", folder / "second"
-    save_writer(Player(policy, adapter), first)
-    shutil.copytree(first, second)
-    weights = load_file(first / "model.safetensors")
-    draw = np.random.default_rng(5)
-    noisy = {name: one + draw.normal(0, 0.5, one.shape).astype(one.dtype) for name, one in weights.items()}
-    save_file(noisy, second / "model.safetensors", metadata={"format": "pt"})
-    return [first, second]
 
 
 async def record(ctx: Context, folder: Path, job_id: str) -> str:
