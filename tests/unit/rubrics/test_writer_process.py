@@ -1,4 +1,4 @@
-"""A rubric writer that is a model runs in a child process: killed, hung, replaced, and never in this process."""
+"""A rubric writer that is a model runs in a child process, which may be killed, hang and be replaced."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from answered_task import trajectory
 from frozen import freeze
 from rubric_writer import two_writers
 
 from onward import children, extras
 from onward.config import RewardSettings
+from onward.contracts import encode
 from onward.errors import ConfigError, EngineError, MissingExtraError
 from onward.rubrics import writer_child, writer_process, writers
 from onward.rubrics.backend_player import BaselinePlayer
@@ -78,7 +80,8 @@ given = json.loads(sys.argv[1])
 class Source:
     now = 0
     async def released(self):
-        return ReleasedWriter(version=f"v{self.now}", digest=f"d{self.now}", object_prefix="p", manifest_sha256="m")
+        n = self.now
+        return ReleasedWriter(version=f"v{n}", digest=f"d{n}", object_prefix="p", manifest_sha256="m")
     async def folder(self, writer):
         return Path(given["folders"][int(writer.version[1:])])
 
@@ -106,15 +109,7 @@ def test_a_process_that_scores_with_released_writers_never_imports_torch(tmp_pat
     """A fresh interpreter scores with one version, with the next, and with the first again, in one child.
     Each rubric is the one that the writer writes in the process of its caller."""
     folders, ids = two_writers(tmp_path), ["expense_audit/3", "release_notes/5", "release_notes/6"]
-    items = [
-        {
-            "trajectory_id": name.replace("/", "-"), "session_id": "s", "agent_id": "a",
-            "start_timestamp": "2026-01-01T00:00:00Z", "end_timestamp": "2026-01-01T00:00:01Z", "turns": [],
-            "task_context": {"task_id": name, "instructions": "do it", "task_type": "report"},
-            "metadata": {"model": "v1", "outcome": {"status": "completed_successfully"}},
-        }
-        for name in ids
-    ]  # fmt: skip
+    items = [json.loads(encode(trajectory(name.replace("/", "-"), name, "# Note", "report"))) for name in ids]
     given = json.dumps({"folders": [str(one) for one in folders], "items": items})
     done = subprocess.run([sys.executable, "-c", SCORER, given], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
