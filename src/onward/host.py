@@ -120,9 +120,7 @@ async def parts(
 
             refuse_unsigned_setup(settings, signs=False)
             writers = StoredWriters(Objects.open(settings.objects_at), settings)
-        rubrics = rubrics_of(
-            settings.reward, writers, logs=settings.data_dir / "logs", threads=settings.model.threads
-        )
+        rubrics = rubrics_of(settings.reward, writers, logs=settings.data_dir / "logs")
     redactor_of(settings)  # an unknown kind or a missing file fails here, before anything is started
     if roles:
         await check_stores(settings)

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 from answered_task import trajectory
 from docs_blocks import run_command
+from frozen import freeze
 from rubric_writer import two_writers
 
 from onward import config, host
 from onward.bus.buckets import stream_of
+from onward.children import Keeper
 from onward.context import Context
 from onward.contracts import encode, subjects
 from onward.rubrics.policy.writer import load_writer
@@ -33,6 +37,14 @@ async def record(ctx: Context, folder: Path, job_id: str) -> str:
         passed=False, why="Not shown to be better.", evidence={"skill": -0.1, "invalid": 0.0},
     )  # fmt: skip
     return made.version
+
+
+async def killed_at_work(keeper: Keeper) -> None:
+    """Kills the process of the writer while it has a request: it is frozen until the request has come."""
+    assert keeper.pid is not None
+    freeze(keeper.pid)
+    await asyncio.sleep(1.0)
+    os.kill(keeper.pid, signal.SIGKILL)
 
 
 async def test_a_running_service_takes_each_release_without_a_restart(
@@ -81,10 +93,15 @@ async def test_a_running_service_takes_each_release_without_a_restart(
             run_command, f"onward rubrics promote {versions[0]} --reason x --dir {data}"
         )
         assert code == 2 and "did not pass its validation" in output
-        found = []
+        found, keeper = [], ctx.children["rubric-writer"]
+        assert keeper.pid is None, "it starts with the first trajectory that needs it"
         for words in ("promote rubric-writer-v1 --force", "promote rubric-writer-v2 --force", "rollback"):
             await run(f"rubrics {words} --reason 'looked at it'")
+            killing = asyncio.create_task(killed_at_work(keeper)) if words == "rollback" else None
             found.append((await scored())["components"]["rubric"]["facts"])
+            if killing is not None:
+                await killing
+        assert keeper.cause == "it ended with code -9"
         assert [one["writer"]["version"] for one in found] == [versions[0], versions[1], versions[0]]
         for facts, folder in zip(found, (*folders, folders[0]), strict=True):
             rubric = load_writer(folder).write(TASK, lambda topic: "")
@@ -102,6 +119,7 @@ async def test_a_running_service_takes_each_release_without_a_restart(
         assert "rolled back" in await run("rubrics releases")
         written = json.loads(await run("rubrics generate expense_audit/3 --writer released --json"))
         assert written["writer"] == "rubric-writer-v1"
+    assert keeper.pid is None, "it ends with the rewarder"
     (tmp_path / "item.json").write_bytes(encode(trajectory("k", "expense_audit/3", ANSWER, "audit")))
     settings_file = tmp_path / "onward.toml"
     settings_file.write_text('[reward.rubrics.audits]\nfamily = "expense_audit"\nwriter = "released"\n')

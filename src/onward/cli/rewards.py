@@ -222,7 +222,7 @@ def _before_scoring(settings: Settings) -> Iterator[tuple[Analyse, ByRubric]]:
 
             writers = StoredWriters(Objects.open(settings.objects_at), settings)
         logs = settings.data_dir / "logs" if settings.data_dir.is_dir() else None
-        rubrics = rubrics_of(settings.reward, writers, logs=logs, threads=settings.model.threads)
+        rubrics = rubrics_of(settings.reward, writers, logs=logs)
     analysis = Analysis(code_analyser(settings.reward), rubrics)
     with asyncio.Runner() as runner:
         connection = contextlib.AsyncExitStack()

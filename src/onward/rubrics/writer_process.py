@@ -29,6 +29,9 @@ WRITE_SECONDS = 60.0
 """Time limit for one rubric, below that of a trajectory (``reward.role.analysis.RUBRIC_SECONDS``)."""
 LOAD_SECONDS = 600.0
 """Time limit for a rubric that a writer writes first, after it is loaded."""
+ONE_THREAD = "1"
+"""CPU threads of the child, if OMP_NUM_THREADS is not set: a small writer gains nothing by more, and loses much
+where other processes need the cores."""
 START_SECONDS = 10.0
 """Wait for a process that is being started again. A longer pause leaves trajectories unscored."""
 _END_SECONDS = 5.0
@@ -46,13 +49,10 @@ class WriterProcess:
         name: str,
         log: Path,
         *,
-        threads: int = 0,
         write_seconds: float = WRITE_SECONDS,
         load_seconds: float = LOAD_SECONDS,
     ) -> None:
-        """``threads``: CPU threads of the child; 0: all cores."""
         self.name, self._log = name, log
-        self._threads = threads or os.cpu_count() or 1
         self._write_seconds, self._load_seconds = write_seconds, load_seconds
         self.keeper = children.Keeper(
             name,
@@ -156,7 +156,10 @@ class WriterProcess:
         child = await children.start(
             CHILD,
             log=self._log,
-            environment={"OMP_NUM_THREADS": str(self._threads), "TOKENIZERS_PARALLELISM": "false"},
+            environment={
+                "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", ONE_THREAD),
+                "TOKENIZERS_PARALLELISM": "false",
+            },
             passed=(*COMPUTING, *CALLING),
             group=True,
             stdin=PIPE,

@@ -42,7 +42,7 @@ def expected(number: int) -> Any:
 
 @pytest_asyncio.fixture
 async def process(tmp_path: Path) -> AsyncIterator[WriterProcess]:
-    one = WriterProcess("rubric-writer", tmp_path / "writer.log", threads=1)
+    one = WriterProcess("rubric-writer", tmp_path / "writer.log")
     yield one
     await one.stop()
     assert one.keeper.pid is None
@@ -88,7 +88,7 @@ class Source:
 async def main():
     source = Source()
     settings = {name: {"family": name, "writer": "released"} for name in ("expense_audit", "release_notes")}
-    rubrics = rubrics_of(RewardSettings.model_validate({"rubrics": settings}), source, threads=1)
+    rubrics = rubrics_of(RewardSettings.model_validate({"rubrics": settings}), source)
     analysis, found, pids = Analysis(None, rubrics), [], []
     (keeper,) = rubrics.keepers.values()
     before = keeper.pid
@@ -168,7 +168,7 @@ async def test_a_child_that_hangs_is_replaced_and_writes_what_was_asked(
 async def test_a_request_that_takes_too_long_is_an_error_and_the_next_one_has_a_new_child(
     tmp_path: Path,
 ) -> None:
-    process = WriterProcess("rubric-writer", tmp_path / "log", threads=1, write_seconds=0.5)
+    process = WriterProcess("rubric-writer", tmp_path / "log", write_seconds=0.5)
     await process.write(TEMPLATE, TASKS[0])
     first = living(process)
     freeze(first)

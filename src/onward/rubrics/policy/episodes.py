@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
-from onward.lm.chat import Chat
 from onward.lm.constrained import CompiledGrammar, Grammar, GrammarCompiler
 from onward.lm.request import Sample, SampleRequest
 from onward.lm.tokens import TokenRow
@@ -94,6 +93,7 @@ class Player:
         are written in canonical order, by the automaton of ``ordered`` if the vocabulary is closed; otherwise
         in any order that ``schema_of`` allows."""
         from onward.lm import paths  # loads torch
+        from onward.lm.chat import Chat
 
         self.policy, self.adapter = policy, adapter
         self.questions, self.notes, self.ordered = questions, notes, ordered

@@ -122,10 +122,9 @@ class ReleasedRubricWriter:
 class Writers:
     """The writers of the settings, each opened once; those that are models have a process each."""
 
-    def __init__(self, released: WriterSource | None, logs: Path | None, threads: int) -> None:
-        """``logs``: folder of the processes' logs; None: they write none. ``threads``: CPU threads of each;
-        0: all cores."""
-        self._released, self._logs, self._threads = released, logs, threads
+    def __init__(self, released: WriterSource | None, logs: Path | None) -> None:
+        """``logs``: folder of the processes' logs; None: they write none."""
+        self._released, self._logs = released, logs
         self._opened: dict[str, Writes] = {}
         self.processes: list[WriterProcess] = []
 
@@ -152,5 +151,5 @@ class Writers:
         number = len(self.processes) + 1
         name = "rubric-writer" if number == 1 else f"rubric-writer-{number}"
         log = Path(os.devnull) if self._logs is None else self._logs / f"{name}.log"
-        self.processes.append(WriterProcess(name, log, threads=self._threads))
+        self.processes.append(WriterProcess(name, log))
         return self.processes[-1]
