@@ -20,8 +20,10 @@ from onward.bus.buckets import stream_of
 from onward.children import Keeper
 from onward.context import Context
 from onward.contracts import encode, subjects
+from onward.rubrics.language import Rubric
 from onward.rubrics.policy.writer import load_writer
-from onward.rubrics.tasks import make_task
+from onward.rubrics.tasks import Task, make_task
+from onward.rubrics.writer_process import WriterProcess
 from onward.training.writers import WriterFiles, Writers
 from onward.warehouse import queries
 
@@ -39,11 +41,13 @@ async def record(ctx: Context, folder: Path, job_id: str) -> str:
     return made.version
 
 
-async def killed_at_work(keeper: Keeper) -> None:
+async def killed_at_work(keeper: Keeper, asked: asyncio.Event) -> None:
     """Kills the process of the writer while it has a request: it is frozen until the request has come."""
     assert keeper.pid is not None
     freeze(keeper.pid)
-    await asyncio.sleep(1.0)
+    asked.clear()
+    await asked.wait()
+    await asyncio.sleep(0.2)
     os.kill(keeper.pid, signal.SIGKILL)
 
 
@@ -62,7 +66,13 @@ async def test_a_running_service_takes_each_release_without_a_restart(
             },
         },
     )  # fmt: skip
-    folders = two_writers(tmp_path)
+    folders, asked, write = two_writers(tmp_path), asyncio.Event(), WriterProcess.write
+
+    async def noted(process: WriterProcess, writer: str, task: Task) -> Rubric:
+        asked.set()
+        return await write(process, writer, task)
+
+    monkeypatch.setattr(WriterProcess, "write", noted)
 
     async def run(words: str) -> str:
         code, output = await asyncio.to_thread(run_command, f"onward {words} --dir {data}")
@@ -97,7 +107,7 @@ async def test_a_running_service_takes_each_release_without_a_restart(
         assert keeper.pid is None, "it starts with the first trajectory that needs it"
         for words in ("promote rubric-writer-v1 --force", "promote rubric-writer-v2 --force", "rollback"):
             await run(f"rubrics {words} --reason 'looked at it'")
-            killing = asyncio.create_task(killed_at_work(keeper)) if words == "rollback" else None
+            killing = asyncio.create_task(killed_at_work(keeper, asked)) if words == "rollback" else None
             found.append((await scored())["components"]["rubric"]["facts"])
             if killing is not None:
                 await killing

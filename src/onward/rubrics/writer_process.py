@@ -30,8 +30,8 @@ WRITE_SECONDS = 60.0
 LOAD_SECONDS = 600.0
 """Time limit for a rubric that a writer writes first, after it is loaded."""
 ONE_THREAD = "1"
-"""CPU threads of the child, if OMP_NUM_THREADS is not set: a small writer gains nothing by more, and loses much
-where other processes need the cores."""
+"""CPU threads of the child, if OMP_NUM_THREADS is not set. A small writer gains nothing by more, and loses
+much where other processes need the cores."""
 START_SECONDS = 10.0
 """Wait for a process that is being started again. A longer pause leaves trajectories unscored."""
 _END_SECONDS = 5.0

@@ -86,8 +86,9 @@ def rubrics_of(
     settings: RewardSettings, released: WriterSource | None = None, *, logs: Path | None = None
 ) -> Rubrics:
     """Returns the rubrics of the settings, ready for use. ``released``: where the released writer is found;
-    None refuses ``writer = "released"``. ``logs``: folder for the logs of writers' processes; None: they write
-    none. Raises ConfigError for a rubric that cannot be used, MissingExtraError without what a writer needs."""
+    None refuses ``writer = "released"``. ``logs``: folder for the logs of writers' processes; None: they
+    write none. Raises ConfigError for a rubric that cannot be used, and MissingExtraError without the part
+    that its writer needs."""
     writers = Writers(released, logs)
     applied: list[tuple[frozenset[str], _Applied]] = []
     for name, source in settings.rubrics.items():
