@@ -5,7 +5,7 @@ Both write for the same tasks by turns, on one thread. ``first``: seconds from n
 writer in a process of its own. The network has the form of the preset of rubrics-training.md; its weights are
 random, which changes neither the work nor the memory.
 
-    python benchmarks/rubric_writer.py [--quick] [--json FILE] [--tasks N]
+    python benchmarks/rubric_process.py [--quick] [--json FILE] [--tasks N]
 """
 
 from __future__ import annotations
