@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 from machine import machine
-
 from onward.rubrics.tasks import TRAINING_FAMILIES, Task, make_task
 from onward.rubrics.writer_process import WriterProcess
 from onward.rubrics.writers import open_writer, rubric_by
