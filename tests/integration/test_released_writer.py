@@ -130,6 +130,11 @@ async def test_a_running_service_takes_each_release_without_a_restart(
         written = json.loads(await run("rubrics generate expense_audit/3 --writer released --json"))
         assert written["writer"] == "rubric-writer-v1"
     assert keeper.pid is None, "it ends with the rewarder"
+
+    async def here(process: WriterProcess, writer: str, task: Task) -> Rubric:
+        return load_writer(Path(writer)).write(task, lambda topic: "")
+
+    monkeypatch.setattr(WriterProcess, "write", here)  # a third child would load torch once more
     (tmp_path / "item.json").write_bytes(encode(trajectory("k", "expense_audit/3", ANSWER, "audit")))
     settings_file = tmp_path / "onward.toml"
     settings_file.write_text('[reward.rubrics.audits]\nfamily = "expense_audit"\nwriter = "released"\n')

@@ -33,7 +33,7 @@ ONE_THREAD = "1"
 """CPU threads of the child, if OMP_NUM_THREADS is not set. A small writer gains nothing by more, and loses
 much where other processes need the cores."""
 START_SECONDS = 10.0
-"""Time limit for another child to be there after one has died. A longer pause leaves trajectories unscored."""
+"""Time limit for another child to run after one has died; a longer pause leaves trajectories unscored."""
 _END_SECONDS = 5.0
 
 
