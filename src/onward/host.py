@@ -120,7 +120,7 @@ async def parts(
 
             refuse_unsigned_setup(settings, signs=False)
             writers = StoredWriters(Objects.open(settings.objects_at), settings)
-        rubrics = rubrics_of(settings.reward, writers)
+        rubrics = rubrics_of(settings.reward, writers, logs=settings.data_dir / "logs")
     redactor_of(settings)  # an unknown kind or a missing file fails here, before anything is started
     if roles:
         await check_stores(settings)
@@ -156,6 +156,8 @@ async def parts(
         for name, part in (("nats-server", server), ("warehouse", embedded)):
             if part is not None:
                 ctx.children[name] = part.keeper
+        if rubrics is not None:
+            ctx.children.update(rubrics.keepers)
         watch = Watch(ctx, server)
         if join:
             yield ctx

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -105,6 +106,15 @@ def free_memory() -> int:
     group = ControlGroup.of()
     left = group.free() if group else None
     return free if left is None else min(free, left)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Returns whether ``error`` means that no memory is left, on a GPU or in main memory."""
+    torch = sys.modules.get("torch")  # not loaded: the error is not its own
+    if isinstance(error, MemoryError) or (torch is not None and isinstance(error, torch.OutOfMemoryError)):
+        return True
+    # torch's allocator of main memory has no class of its own for it
+    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
 
 
 def _count(file: Path) -> int | None:

@@ -7,14 +7,16 @@ signal (``PR_SET_PDEATHSIG``) is bound to the *thread* that started it. Both met
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # every child imports this module, few start processes of multiprocessing
     from multiprocessing.process import BaseProcess
@@ -45,6 +47,21 @@ def end_first_for_memory() -> None:
     Has no effect where the kernel has no such file."""
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("500")
+
+
+def own_output() -> Callable[..., None]:
+    """Keeps standard output of this process for JSON lines, and returns the function that writes one of its
+    arguments, from any thread. What libraries print goes to standard error from now on."""
+    lines = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    lock = threading.Lock()
+
+    def write(**facts: Any) -> None:
+        with lock:
+            lines.write(json.dumps(facts) + "\n")
+            lines.flush()
+
+    return write
 
 
 def start_deaf(process: BaseProcess) -> None:

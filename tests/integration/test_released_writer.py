@@ -4,44 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import json
-import shutil
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from answered_task import trajectory
 from docs_blocks import run_command
-from rubric_writer import toy_plan
-from safetensors.numpy import load_file, save_file
+from frozen import freeze
+from rubric_writer import two_writers
 
 from onward import config, host
 from onward.bus.buckets import stream_of
+from onward.children import Keeper
 from onward.context import Context
 from onward.contracts import encode, subjects
-from onward.rubrics.policy.episodes import Player
-from onward.rubrics.policy.splits import training_tasks
-from onward.rubrics.policy.warm_start import untrained
-from onward.rubrics.policy.writer import load_writer, save_writer
-from onward.rubrics.tasks import make_task
+from onward.rubrics.language import Rubric
+from onward.rubrics.policy.writer import load_writer
+from onward.rubrics.tasks import Task, make_task
+from onward.rubrics.writer_process import WriterProcess
 from onward.training.writers import WriterFiles, Writers
 from onward.warehouse import queries
 
 TASK = make_task("expense_audit", 3)
 ANSWER = json.dumps(TASK.build(TASK.probes()[0]))
-
-
-def two_writers(folder: Path) -> list[Path]:
-    """Two networks of the same form, whose rubrics for the task differ."""
-    policy, adapter = untrained(toy_plan(), training_tasks((), 4), folder / "raw")
-    first, second = folder / "first", folder / "second"
-    save_writer(Player(policy, adapter), first)
-    shutil.copytree(first, second)
-    weights = load_file(first / "model.safetensors")
-    draw = np.random.default_rng(5)
-    noisy = {name: one + draw.normal(0, 0.5, one.shape).astype(one.dtype) for name, one in weights.items()}
-    save_file(noisy, second / "model.safetensors", metadata={"format": "pt"})
-    return [first, second]
 
 
 async def record(ctx: Context, folder: Path, job_id: str) -> str:
@@ -52,6 +39,16 @@ async def record(ctx: Context, folder: Path, job_id: str) -> str:
         passed=False, why="Not shown to be better.", evidence={"skill": -0.1, "invalid": 0.0},
     )  # fmt: skip
     return made.version
+
+
+async def killed_at_work(keeper: Keeper, asked: asyncio.Event) -> None:
+    """Kills the process of the writer while it has a request: it is frozen until the request has come."""
+    assert keeper.pid is not None
+    freeze(keeper.pid)
+    asked.clear()
+    await asked.wait()
+    await asyncio.sleep(0.2)
+    os.kill(keeper.pid, signal.SIGKILL)
 
 
 async def test_a_running_service_takes_each_release_without_a_restart(
@@ -69,7 +66,13 @@ async def test_a_running_service_takes_each_release_without_a_restart(
             },
         },
     )  # fmt: skip
-    folders = two_writers(tmp_path)
+    folders, asked, write = two_writers(tmp_path), asyncio.Event(), WriterProcess.write
+
+    async def noted(process: WriterProcess, writer: str, task: Task) -> Rubric:
+        asked.set()
+        return await write(process, writer, task)
+
+    monkeypatch.setattr(WriterProcess, "write", noted)
 
     async def run(words: str) -> str:
         code, output = await asyncio.to_thread(run_command, f"onward {words} --dir {data}")
@@ -100,10 +103,15 @@ async def test_a_running_service_takes_each_release_without_a_restart(
             run_command, f"onward rubrics promote {versions[0]} --reason x --dir {data}"
         )
         assert code == 2 and "did not pass its validation" in output
-        found = []
+        found, keeper = [], ctx.children["rubric-writer"]
+        assert keeper.pid is None, "it starts with the first trajectory that needs it"
         for words in ("promote rubric-writer-v1 --force", "promote rubric-writer-v2 --force", "rollback"):
             await run(f"rubrics {words} --reason 'looked at it'")
+            killing = asyncio.create_task(killed_at_work(keeper, asked)) if words == "rollback" else None
             found.append((await scored())["components"]["rubric"]["facts"])
+            if killing is not None:
+                await killing
+        assert keeper.cause == "it ended with code -9"
         assert [one["writer"]["version"] for one in found] == [versions[0], versions[1], versions[0]]
         for facts, folder in zip(found, (*folders, folders[0]), strict=True):
             rubric = load_writer(folder).write(TASK, lambda topic: "")
@@ -121,6 +129,12 @@ async def test_a_running_service_takes_each_release_without_a_restart(
         assert "rolled back" in await run("rubrics releases")
         written = json.loads(await run("rubrics generate expense_audit/3 --writer released --json"))
         assert written["writer"] == "rubric-writer-v1"
+    assert keeper.pid is None, "it ends with the rewarder"
+
+    async def here(process: WriterProcess, writer: str, task: Task) -> Rubric:
+        return load_writer(Path(writer)).write(task, lambda topic: "")
+
+    monkeypatch.setattr(WriterProcess, "write", here)  # a third child would load torch once more
     (tmp_path / "item.json").write_bytes(encode(trajectory("k", "expense_audit/3", ANSWER, "audit")))
     settings_file = tmp_path / "onward.toml"
     settings_file.write_text('[reward.rubrics.audits]\nfamily = "expense_audit"\nwriter = "released"\n')

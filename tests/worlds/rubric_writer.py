@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+from safetensors.numpy import load_file, save_file
+
+from onward.rubrics.policy.episodes import Player
 from onward.rubrics.policy.plan import Plan, WarmStart
+from onward.rubrics.policy.splits import training_tasks
 from onward.rubrics.policy.vocabulary import Size
+from onward.rubrics.policy.warm_start import untrained
+from onward.rubrics.policy.writer import save_writer
 
 
 def toy_plan(**changes: Any) -> Plan:
@@ -34,3 +43,16 @@ def toy_settings(**changes: Any) -> dict[str, Any]:
     for name in ("algorithm", "seed", "steps", "model"):
         del given[name]
     return {**given, "families": list(given["families"])}
+
+
+def two_writers(folder: Path) -> list[Path]:
+    """Two networks of the same form, whose rubrics for a task differ."""
+    policy, adapter = untrained(toy_plan(), training_tasks((), 4), folder / "raw")
+    first, second = folder / "first", folder / "second"
+    save_writer(Player(policy, adapter), first)
+    shutil.copytree(first, second)
+    weights = load_file(first / "model.safetensors")
+    draw = np.random.default_rng(5)
+    noisy = {name: one + draw.normal(0, 0.5, one.shape).astype(one.dtype) for name, one in weights.items()}
+    save_file(noisy, second / "model.safetensors", metadata={"format": "pt"})
+    return [first, second]

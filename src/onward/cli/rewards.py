@@ -221,7 +221,8 @@ def _before_scoring(settings: Settings) -> Iterator[tuple[Analyse, ByRubric]]:
             from onward.warehouse import Objects
 
             writers = StoredWriters(Objects.open(settings.objects_at), settings)
-        rubrics = rubrics_of(settings.reward, writers)
+        logs = settings.data_dir / "logs" if settings.data_dir.is_dir() else None
+        rubrics = rubrics_of(settings.reward, writers, logs=logs)
     analysis = Analysis(code_analyser(settings.reward), rubrics)
     with asyncio.Runner() as runner:
         connection = contextlib.AsyncExitStack()

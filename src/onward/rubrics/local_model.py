@@ -42,16 +42,7 @@ class VLLMInterface:
     def __init__(self, model_path: str | Path, *, max_tokens: int = MAX_TOKENS) -> None:
         self.model_path, self.max_tokens = str(model_path), max_tokens
         self.name, self.usage = f"local:{model_path}", Usage()
-        folder = Path(model_path)
-        if find_spec("vllm") is not None:
-            self._engine: _Engine = _Vllm(self.model_path, max_tokens)
-        elif (folder / "config.json").is_file():
-            self._engine = _Own(folder, max_tokens)
-        else:
-            raise ConfigError(
-                f"The model {self.model_path!r} needs vLLM, which is not installed, and is no folder with a "
-                f"config.json: run {install_command('vllm')}, or give the folder of a small model."
-            )
+        self._engine: _Engine = engine_of(self.model_path)(self.model_path, max_tokens)
 
     async def generate_structured(
         self,
@@ -115,12 +106,12 @@ class _Vllm:
 class _Own:
     """Onward's sampler on the CPU, under the grammar of the schema."""
 
-    def __init__(self, folder: Path, max_tokens: int) -> None:
+    def __init__(self, folder: str, max_tokens: int) -> None:
         from onward.lm.chat import Chat
         from onward.lm.constrained import GrammarCompiler
         from onward.lm.paths import load, sampler
 
-        policy = load(folder)
+        policy = load(Path(folder))
         self._chat = Chat(policy.tokenizer)
         self._sampler = sampler(policy, max_batch=1, max_context=MAX_CONTEXT)
         self._compile = GrammarCompiler(policy.tokenizer, policy.shape.vocab, self._chat.stop_ids)
@@ -151,3 +142,16 @@ class _Own:
                     raise _cut_off(sample.error or sample.finish_reason, len(sample.token_ids))
                 return self._chat.text(sample.token_ids)
         raise ModelAnswerError("The sampler gave no answer: load the model again.")
+
+
+def engine_of(model_path: str) -> type[_Vllm] | type[_Own]:
+    """Returns the engine for a model, and loads nothing. Raises ConfigError, with what to install, if there
+    is none."""
+    if find_spec("vllm") is not None:
+        return _Vllm
+    if (Path(model_path) / "config.json").is_file():
+        return _Own
+    raise ConfigError(
+        f"The model {model_path!r} needs vLLM, which is not installed, and is no folder with a config.json: "
+        f"run {install_command('vllm')}, or give the folder of a small model."
+    )

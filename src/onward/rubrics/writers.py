@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from onward.errors import ConfigError
 from onward.rubrics.backend_player import BackendPlayer, BaselinePlayer
 from onward.rubrics.backends import DIALECTS, Usage, open_backend
+from onward.rubrics.language import InvalidRubric, Rubric
+from onward.rubrics.local_model import engine_of
 from onward.rubrics.policy.evaluation import Plays
+from onward.rubrics.tasks import Task
 from onward.spelling import closest_name
 
 FORMS = "RUN, released, a version, openai:NAME, vllm:NAME@URL, sglang:NAME@URL, local:FOLDER or baseline:NAME"
@@ -27,21 +31,30 @@ class NamedWriter:
 
 def open_writer(name: str) -> NamedWriter:
     """Returns the writer of ``name``, one of ``FORMS``. Raises ConfigError for a name of none."""
-    kind, colon, rest = name.partition(":")
-    if kind == "baseline" and colon:
-        return NamedWriter(name, BaselinePlayer(rest))
-    if kind in DIALECTS and colon:
-        backend = open_backend(name)
-        return NamedWriter(name, BackendPlayer(backend), backend.usage)
-    path = Path(rest if kind == "local" and colon else name)
-    folder = _trained(path)
-    if folder is not None:
+    kind, _, rest = name.partition(":")
+    trained = _trained(_path_of(name)) if loads_model(name) else None
+    if trained is not None:
         from onward.rubrics.policy.writer import load_player  # loads torch
 
-        return NamedWriter(name, load_player(folder))
+        return NamedWriter(name, load_player(trained))
+    if kind == "baseline":
+        return NamedWriter(name, BaselinePlayer(rest))
+    backend = open_backend(name)
+    return NamedWriter(name, BackendPlayer(backend), backend.usage)
+
+
+def loads_model(name: str) -> bool:
+    """Returns whether ``open_writer`` loads a model into its own process: a trained writer, or
+    ``local:FOLDER``. Loads nothing. Raises ConfigError for a name of no writer."""
+    kind, colon, rest = name.partition(":")
+    if colon and (kind == "baseline" or kind in DIALECTS):
+        return False
+    path = _path_of(name)
+    if _trained(path) is not None:
+        return True
     if kind == "local" and colon:
-        backend = open_backend(name)
-        return NamedWriter(name, BackendPlayer(backend), backend.usage)
+        engine_of(rest)
+        return True
     if path.exists():
         raise ConfigError(
             f"{path} has no trained writer: give the folder of a run that has ended (onward rubrics train), "
@@ -51,6 +64,24 @@ def open_writer(name: str) -> NamedWriter:
     raise ConfigError(
         f"There is no rubric writer {name!r}: {f'did you mean {near}:?' if near else f'give {FORMS}.'}"
     )
+
+
+def rubric_by(player: Plays, task: Task) -> Rubric:
+    """Returns the rubric of a writer for a task that is scored: its likeliest text, and no one answers its
+    questions. Raises InvalidRubric if the text is none."""
+    (attempt,) = player.play([task], temperature=0.0, stakeholder=unanswered)
+    if attempt.rubric is None:
+        raise InvalidRubric(f"The writer's text is no rubric: {attempt.problem}")
+    return attempt.rubric
+
+
+def unanswered(task: Task) -> Callable[[str], str]:
+    """Returns the stakeholder of a task that is scored: no one answers."""
+    return lambda topic: ""
+
+
+def _path_of(name: str) -> Path:
+    return Path(name.removeprefix("local:"))
 
 
 def _trained(path: Path) -> Path | None:

@@ -17,9 +17,12 @@ from onward.reward.measures.baselines import Baselines
 from onward.reward.measures.judgement import judge
 from onward.reward.role.analysis import Analysis
 from onward.rubrics.backend_player import BaselinePlayer
-from onward.rubrics.tasks import make_task
-from onward.rubrics.trajectories import rubrics_of, written
-from onward.rubrics.trajectories.written import RubricWriter
+from onward.rubrics.language import Rubric
+from onward.rubrics.tasks import Task, make_task
+from onward.rubrics.trajectories import rubrics_of
+from onward.rubrics.trajectories.written import RubricWriter, in_this_process
+from onward.rubrics.writer_process import WriterProcess
+from onward.rubrics.writers import rubric_by
 
 SETTINGS = RewardSettings.model_validate(
     {"rubrics": {"trips": {"family": "travel_itinerary", "writer": "released"}}}
@@ -52,7 +55,12 @@ class Source:
 
 @pytest.fixture(autouse=True)
 def _players(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(written, "_load", lambda folder: BaselinePlayer(folder.name))
+    """The process of a writer is played by the reference point that its folder names."""
+
+    async def write(process: WriterProcess, writer: str, task: Task) -> Rubric:
+        return rubric_by(BaselinePlayer(Path(writer).name), task)
+
+    monkeypatch.setattr(WriterProcess, "write", write)
 
 
 async def result_of(source: Source, analysis: Analysis) -> RubricResult | Unscored | None:
@@ -109,7 +117,8 @@ def test_outside_of_a_service_the_released_writer_is_refused() -> None:
 
 
 async def test_a_rubric_is_remembered_by_brief_and_checks() -> None:
-    task, writer = make_task("travel_itinerary", 1), RubricWriter(BaselinePlayer("constant"))
+    task = make_task("travel_itinerary", 1)
+    writer = RubricWriter(in_this_process(BaselinePlayer("constant")))
     first = (await writer.rubric(task)).rubric
     left = [place for place, check in enumerate(task.active) if check != first.checks[0]]
     fewer = replace(task, active=tuple(task.active[place] for place in left), weights=task.weights[left])

@@ -59,6 +59,10 @@ class RubricEngine(Protocol):
         """Scores a trajectory by the first rubric that covers it; None where none does."""
         ...
 
+    async def stop(self) -> None:
+        """Ends the processes that the rubrics have started."""
+        ...
+
 
 class RubricScore:
     name = "rubric"

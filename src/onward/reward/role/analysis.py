@@ -47,6 +47,8 @@ class Analysis:
     async def stop(self) -> None:
         if self._analyser is not None:
             await self._analyser.stop()
+        if self._rubrics is not None:
+            await self._rubrics.stop()
 
     async def reports(
         self, trajectories: Mapping[str, Trajectory]

@@ -13,12 +13,9 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from onward.lm import paths
-from onward.lm.chat import Chat
 from onward.lm.constrained import CompiledGrammar, Grammar, GrammarCompiler
-from onward.lm.model import LanguageModel
 from onward.lm.request import Sample, SampleRequest
 from onward.lm.tokens import TokenRow
 from onward.lru import Lru
@@ -28,6 +25,9 @@ from onward.rubrics.policy import prompts
 from onward.rubrics.policy.ordered import OrderedRubrics
 from onward.rubrics.policy.prompts import Message
 from onward.rubrics.tasks import TOPICS, Stakeholder, Task
+
+if TYPE_CHECKING:  # loads torch
+    from onward.lm.model import LanguageModel
 
 QUESTIONS = 3
 """Most questions of an episode."""
@@ -92,6 +92,9 @@ class Player:
         """``notes``: before the rubric the policy notes how much each dimension matters. ``ordered``: rubrics
         are written in canonical order, by the automaton of ``ordered`` if the vocabulary is closed; otherwise
         in any order that ``schema_of`` allows."""
+        from onward.lm import paths  # loads torch
+        from onward.lm.chat import Chat
+
         self.policy, self.adapter = policy, adapter
         self.questions, self.notes, self.ordered = questions, notes, ordered
         self.chat = Chat(policy.tokenizer)

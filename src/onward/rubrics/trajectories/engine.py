@@ -15,6 +15,7 @@ from typing import Protocol
 
 import numpy as np
 
+from onward.children import Keeper
 from onward.config import RewardSettings, RubricSource
 from onward.contracts import Trajectory
 from onward.errors import ConfigError, OnwardError
@@ -34,12 +35,12 @@ from onward.rubrics.trajectories.document import FORM_CHECKS, missing_part, read
 from onward.rubrics.trajectories.subject import Subject, subject_of
 from onward.rubrics.trajectories.written import (
     RELEASED,
-    ReleasedRubricWriter,
-    RubricWriter,
     WriterName,
+    Writers,
     WriterSource,
     Writes,
 )
+from onward.rubrics.writer_process import WriterProcess
 
 _CHECK = re.compile(r"([a-z_]+)(?:\(([^)]*)\))?")
 
@@ -53,8 +54,21 @@ class _Applied(Protocol):
 class Rubrics:
     """Every rubric of the settings: the first that is about a trajectory scores it."""
 
-    def __init__(self, applied: Sequence[tuple[frozenset[str], _Applied]]) -> None:
-        self._applied = applied
+    def __init__(
+        self, applied: Sequence[tuple[frozenset[str], _Applied]], processes: Sequence[WriterProcess] = ()
+    ) -> None:
+        """``processes``: those of the rubric writers, which ``stop`` ends."""
+        self._applied, self._processes = applied, processes
+
+    @property
+    def keepers(self) -> dict[str, Keeper]:
+        """Name → keeper of each process of a rubric writer."""
+        return {one.name: one.keeper for one in self._processes}
+
+    async def stop(self) -> None:
+        """Ends the processes of the rubric writers. A later trajectory starts its own again."""
+        for one in self._processes:
+            await one.stop()
 
     async def result(self, trajectory: Trajectory) -> RubricResult | None:
         """Returns the result of the first rubric that is about ``trajectory``; None if there is none. Raises
@@ -68,16 +82,21 @@ class Rubrics:
         return None
 
 
-def rubrics_of(settings: RewardSettings, released: WriterSource | None = None) -> Rubrics:
+def rubrics_of(
+    settings: RewardSettings, released: WriterSource | None = None, *, logs: Path | None = None
+) -> Rubrics:
     """Returns the rubrics of the settings, ready for use. ``released``: where the released writer is found;
-    None refuses ``writer = "released"``. Raises ConfigError for a rubric that cannot be used."""
+    None refuses ``writer = "released"``. ``logs``: folder for the logs of writers' processes; None: they
+    write none. Raises ConfigError for a rubric that cannot be used, and MissingExtraError without the part
+    that its writer needs."""
+    writers = Writers(released, logs)
     applied: list[tuple[frozenset[str], _Applied]] = []
     for name, source in settings.rubrics.items():
         try:
-            applied.append((frozenset(source.task_types), _applied(name, source, released)))
+            applied.append((frozenset(source.task_types), _applied(name, source, writers)))
         except (ConfigError, InvalidRubric) as error:
             raise ConfigError(f"[reward.rubrics.{name}] cannot be used: {error}") from None
-    return Rubrics(applied)
+    return Rubrics(applied, writers.processes)
 
 
 def needs_released(settings: RewardSettings) -> bool:
@@ -85,10 +104,10 @@ def needs_released(settings: RewardSettings) -> bool:
     return any(source.writer == RELEASED for source in settings.rubrics.values())
 
 
-def _applied(name: str, source: RubricSource, released: WriterSource | None) -> _Applied:
+def _applied(name: str, source: RubricSource, writers: Writers) -> _Applied:
     if source.document:
         return DocumentRubric(name, _read(source.document), _judge(source.judge))
-    writer = _writer(source.writer, released) if source.writer else None
+    writer = writers.open(source.writer) if source.writer else None
     if source.family:
         family_of(source.family)
         return FamilyRubric(name, source.family, writer)
@@ -111,16 +130,6 @@ def _judge(name: str) -> Judge | None:
             f"the judge {name!r} is no server: give openai:NAME, vllm:NAME@URL or sglang:NAME@URL."
         )
     return _ChatJudge(backend)
-
-
-def _writer(name: str, released: WriterSource | None) -> Writes:
-    if name == RELEASED:
-        if released is None:
-            raise ConfigError("the released writer is known to a service alone: name another writer here.")
-        return ReleasedRubricWriter(released)
-    from onward.rubrics.writers import open_writer  # loads torch
-
-    return RubricWriter(open_writer(name).player)
 
 
 def checks_named(texts: Sequence[str]) -> tuple[Check, ...]:

@@ -19,7 +19,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from onward.processes import die_with_parent
+from onward.processes import die_with_parent, own_output
 from onward.suites.inspect.outcome import item, item_id
 
 OWN = "onward.suites.tasks.inspect_tasks"
@@ -40,7 +40,11 @@ class Refused(Exception):
 
 def main() -> None:
     die_with_parent()
-    report = _own_output()
+    write = own_output()
+
+    def report(event: str, **facts: Any) -> None:
+        write(event=event, **facts)
+
     mode, request = sys.argv[1], json.loads(sys.argv[2])
     try:
         importlib.import_module("inspect_ai")
@@ -55,18 +59,6 @@ def main() -> None:
             run(task, request, report)
     except Refused as refusal:
         report("refused", **refusal.facts)
-
-
-def _own_output() -> Report:
-    """Keeps standard output for events: what libraries print goes to standard error."""
-    events = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-
-    def report(event: str, **facts: Any) -> None:
-        events.write(json.dumps({"event": event, **facts}) + "\n")
-        events.flush()
-
-    return report
 
 
 def find(name: str) -> Any:

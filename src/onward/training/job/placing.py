@@ -47,13 +47,3 @@ def peak_gigabytes(policy: LanguageModel) -> float:
     if policy.device.type == "cuda":
         return torch.cuda.max_memory_allocated(policy.device) / (1 << 30)
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 20)
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Returns whether ``error`` means that no memory is left, on a GPU or in main memory."""
-    import torch
-
-    if isinstance(error, MemoryError | torch.OutOfMemoryError):
-        return True
-    # torch's allocator of main memory has no class of its own for it
-    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)

@@ -83,7 +83,7 @@ def compared(writer: Path, start: Path, released: dict[str, str] | None = None) 
     from onward.rubrics.policy.figures import interval_within
     from onward.rubrics.policy.splits import validation_tasks
     from onward.rubrics.policy.writer import load_player
-    from onward.rubrics.trajectories.written import unanswered
+    from onward.rubrics.writers import unanswered
 
     tasks = validation_tasks(VALIDATION_TASKS)
     after, before = (judged(load_player(one), tasks, stakeholder=unanswered) for one in (writer, start))

@@ -23,12 +23,13 @@ from typing import TYPE_CHECKING, Any
 from onward.errors import OnwardError, TrainingError
 from onward.files import is_disk_failure
 from onward.lm.sizes import Sizes
+from onward.memory import is_out_of_memory
 from onward.processes import CALLING, COMPUTING, die_with_parent, end_first_for_memory
 from onward.saved_state import StateFolder
 from onward.training import checkpoints
 from onward.training.data.report import DataReport
 from onward.training.job import card, estimate, result, shares, steps
-from onward.training.job.placing import is_out_of_memory, peak_gigabytes, place_job
+from onward.training.job.placing import peak_gigabytes, place_job
 from onward.training.job.run_record import RunRecord
 from onward.training.spec.environment_plan import KEY_VARIABLE
 from onward.training.spec.request import JobSpec
