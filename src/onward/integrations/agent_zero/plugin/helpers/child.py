@@ -94,9 +94,9 @@ class Child:
         except OSError:
             pass
 
-    def leave(self, timeout: float) -> None:
+    def leave(self, timeout: float, look: Callable[[], None] = lambda: None) -> None:
         """Ends the worker while the tasks go on: the next worker gets what this one has not confirmed."""
-        self.write(line({"op": "leave"}))
+        self.write(line({"op": "leave"}), look)
         self.end(timeout)
 
     def end(self, timeout: float) -> None:

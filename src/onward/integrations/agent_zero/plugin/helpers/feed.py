@@ -169,6 +169,7 @@ class Feed:
                         self._backlog -= size
                     self._take(event, agent)
                     self._hear()
+                    self._supervise()
             except Exception as error:  # nothing may end this thread
                 self.reason = f"the feeding thread met a {type(error).__name__}"
                 time.sleep(0.2)
@@ -321,7 +322,7 @@ class Feed:
             return
         if self._child is not None and is_running:
             if given != self._given:
-                self._child.leave(5.0)
+                self._child.leave(5.0, self._supervise)
             return
         self._given = given
         self.on_settings(given)
