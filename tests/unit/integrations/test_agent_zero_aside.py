@@ -50,11 +50,11 @@ class Child:
 
     def __init__(self, python: str, root: Path, data: Path, heard: Callable[[Any], None]) -> None:
         self.lines: list[dict[str, Any]] = []
-        self.is_running, self.code, self.pid = True, None, 1
+        self.is_running, self.code, self.pid, self.signs = True, None, 1, 1
         self._heard = heard
         self.made.append(self)
 
-    def write(self, line: bytes) -> bool:
+    def write(self, line: bytes, look: Callable[[], None] = lambda: None) -> bool:
         self.lines.append(json.loads(line))
         return True
 

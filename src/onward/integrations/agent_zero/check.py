@@ -14,6 +14,7 @@ from onward.bus import Bus
 from onward.errors import OnwardError, hide_login
 from onward.files import read_json
 from onward.integrations.agent_zero import install
+from onward.integrations.agent_zero.worker import hangs
 from onward.integrations.agent_zero.worker.failed import FailedTasks
 from onward.integrations.agent_zero.worker.secrets import TOKEN, URL, Secrets
 
@@ -109,7 +110,7 @@ def _worker(root: Path) -> Check:
     found = read_json(root / install.WORKER)
     python = found.get("python") if isinstance(found, dict) else None
     if isinstance(python, str) and os.access(python, os.X_OK):
-        return Check("worker", True, f"The worker runs with {python}.")
+        return Check("worker", True, f"The worker runs with {python}. {hangs.sentence(_data(root))}".rstrip())
     return Check(
         "worker",
         False,

@@ -3,7 +3,7 @@
 A task that cannot be stored at present, for example because the disk is full, is tried again until it can,
 and is not confirmed before. Agent Zero stores its events meanwhile, and gives them to the next worker if this
 one dies: a task that was stored already is stored once, since its id is the same. What the worker works on is
-noted in a file, so that a task on which it dies each time is found and put aside.
+noted in a file, so that a task on which it dies or hangs each time is found and put aside.
 """
 
 from __future__ import annotations
@@ -22,23 +22,22 @@ from onward.capture.recorder.preparation import agents_redactor
 from onward.clock import SystemClock
 from onward.errors import ConflictError, ContractError, OnwardError, RedactionError
 from onward.integrations.agent_zero import signals
+from onward.integrations.agent_zero.plugin.helpers import hang
 from onward.integrations.agent_zero.plugin.helpers.aside import Working
-from onward.integrations.agent_zero.worker import sampled
+from onward.integrations.agent_zero.worker import hangs, sampled
 from onward.integrations.agent_zero.worker.answers import Answers, Place
 from onward.integrations.agent_zero.worker.assembly import HOST_ENDED, Assembly
 from onward.integrations.agent_zero.worker.failed import FailedTasks
 from onward.integrations.agent_zero.worker.fitting import fit
+from onward.integrations.agent_zero.worker.heartbeat import Heartbeat
 from onward.integrations.agent_zero.worker.reruns import renamed
 from onward.integrations.agent_zero.worker.secrets import KEY, TOKEN, URL, Secrets
+from onward.integrations.agent_zero.worker.waiting import Event, Waiting
 from onward.integrations.agent_zero.worker.watch import Watch
-from onward.retry import Backoff
+from onward.redaction.steps import reported
 from onward.telemetry import logs
 
-Event = Mapping[str, Any]
 Say = Callable[[dict[str, Any]], None]
-RETRY_SECONDS = 1.0
-"""First pause before what could not be stored is tried again; it doubles up to ``LONGEST_PAUSE``."""
-LONGEST_PAUSE = 10.0
 END_SECONDS = 2.0
 ENDED_SECONDS = 30.0
 """Age at which a task that has ended is no longer the one that was stopped."""
@@ -50,18 +49,17 @@ _log = logs.get("agent_zero")
 class Worker:
     """Called by one thread. ``say`` sends a message to Agent Zero's process."""
 
-    def __init__(self, root: Path, data: Path, say: Say) -> None:
-        self._data, self._say = data, say
+    def __init__(self, root: Path, data: Path, say: Say, heartbeat: Heartbeat | None = None) -> None:
+        """``heartbeat`` is None in a test whose worker is no process."""
+        self._heartbeat = heartbeat or Heartbeat(say)
+        self._data, self._say = data, self._heartbeat.say
         self._secrets = Secrets(root)
         self._settings: dict[str, Any] = {}
         self._recorder: Recorder | None = None
         self._watch: Watch | None = None
         self._answers = Answers(data / "answers.db")
         self._open: dict[str, Assembly] = {}
-        self._later: list[tuple[float, Event]] = []
-        """Events to be tried again, and when."""
-        self._backoff = Backoff(RETRY_SECONDS, LONGEST_PAUSE)
-        self._failures = 0
+        self._waiting = Waiting()
         self._reason = ""
         self._working = Working(data)
         self._failed = FailedTasks(data)
@@ -85,6 +83,7 @@ class Worker:
     def take(self, event: Event) -> None:
         """Handles one event. Never raises: an event that cannot be handled is tried again or reported."""
         operation = event.get("op")
+        self._heartbeat.beat()
         self._working.note(str(event.get("t") or event.get("id") or ""))
         try:
             if operation == "settings":
@@ -104,12 +103,12 @@ class Worker:
             elif operation == "close":
                 self._close(event)
             elif operation == "feedback" and self._watch is None:  # its file cannot be opened yet
-                self._later.append((time.monotonic() + RETRY_SECONDS, event))
+                self._waiting.add(event)
             elif operation == "feedback":
                 self._feedback(event)
             elif operation == "leave":  # the next worker gets all that is not confirmed
                 self._open.clear()
-                self._later.clear()
+                self._waiting.take_all()
         except (OnwardError, sqlite3.Error, OSError, TimeoutError) as error:
             self._try_later(event, error)
         except Exception as error:  # a defect of ours: the task is put aside as it is
@@ -121,33 +120,17 @@ class Worker:
     def tick(self) -> None:
         """Tries again what could not be stored, and reports the figures."""
         self._retry_failed()
-        due = self._due()
-        for event in due:
+        for number, event in enumerate(self._waiting.due()):
+            if not number:
+                self._reason = ""
             self.take(event)
         for report in self._watch.take_reports() if self._watch is not None else ():
             self._say({"op": "report", **report})
         self._say({"op": "figures", **self._figures()})
 
-    def _due(self) -> Iterator[Event]:
-        """Yields the events to be tried again, up to the first that fails: each try costs a redaction, and on
-        a full disk the others would fail as well."""
-        now, failures = time.monotonic(), self._failures
-        due = [event for when, event in self._later if when <= now]
-        self._later = [(when, event) for when, event in self._later if when > now]
-        if due:
-            self._reason = ""
-        for number, event in enumerate(due, start=1):
-            yield event
-            if self._failures > failures:
-                until = now + self._backoff.next()
-                self._later += [(until, one) for one in due[number:]]
-                return
-        if due:
-            self._backoff.reset()
-
     def end(self) -> None:
         """Agent Zero has ended: records what is open, and delivers for a moment."""
-        waiting, self._later = [event for _, event in self._later], []
+        waiting = self._waiting.take_all()
         closed = {event["t"] for event in waiting if event["op"] == "close"}
         for task in self._open.keys() - closed:
             waiting.append(
@@ -163,6 +146,10 @@ class Worker:
 
     def _configure(self, event: Event) -> None:
         self._settings = dict(event)
+        self._heartbeat.limit(float(event.get("hang_seconds") or hang.LIMIT))
+        if told := event.get("hangs"):
+            _log.error("the worker before this one made no progress", seconds=told["seconds"])
+            hangs.save(self._data, told)
         values = self._secrets.values()
         self._start_recorder(values)
         token, key = self._secrets.named_value(TOKEN), self._secrets.named_value(KEY)
@@ -213,12 +200,15 @@ class Worker:
             return
         recorder = self._recorder_now()
         records = self._records(assembly, task)
+        self._heartbeat.beat()
         document, places = assembly.document(event, {**self._facts(), "records": records})
+        self._heartbeat.beat()
         fit(document, has_store=bool(self._settings.get("objects")))
         before = recorder.stats()
         result = "recorded"
         try:
-            recorder.accept(document)
+            with reported(self._heartbeat.beat):
+                recorder.accept(document)
             after = recorder.stats()
             if after.opted_out > before.opted_out:
                 result = "opted_out"
@@ -272,7 +262,7 @@ class Worker:
             self._done(event, "opted_out")
             return
         if self._is_of_open_task(event):
-            self._later.append((time.monotonic() + RETRY_SECONDS, event))  # its task is about to end
+            self._waiting.add(event)  # its task is about to end
             return
         place = self._place(event)
         if place is None:
@@ -331,10 +321,9 @@ class Worker:
         return {**self._settings, "model": model}
 
     def _try_later(self, event: Event, error: Exception) -> None:
-        self._failures += 1
         self._reason = f"waiting to store: {type(error).__name__}"
         _log.warning("an event waits", operation=str(event.get("op")), reason=type(error).__name__)
-        self._later.append((time.monotonic() + self._backoff.pause, event))
+        self._waiting.add_failed(event)
 
     def _break(self, event: Event, error: Exception) -> None:
         """Reports that a task or vote cannot be handled. It comes back as one text to be sealed; one that was

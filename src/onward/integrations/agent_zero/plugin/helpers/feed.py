@@ -56,7 +56,7 @@ class Feed:
         self.report_count = 0
         self.reason = ""
         self.hangs: dict[str, Any] = {"count": 0, "at": None, "seconds": None}
-        """Workers that were ended since they made no progress: their number, the last time, the limit then."""
+        """Workers that were ended since they hung: their number, the last time, and the limit then."""
         self._limit = limit
         self._events: deque[tuple[dict[str, Any], Any, int]] = deque()
         """Event, agent, and the event's size."""
@@ -240,7 +240,7 @@ class Feed:
             self._killed = now
             child.kill()
         elif self._killed is not None and now - self._killed >= UNKILLED_SECONDS:
-            self.reason = "the worker hangs, and the system cannot end it: it waits for a disk or network folder"
+            self.reason = "the worker hangs, and the system cannot end it: it waits for a disk"
 
     def _put_aside(self, name: str) -> None:
         """Gives the worker a task to seal unread. One in progress is sealed again with its end."""
