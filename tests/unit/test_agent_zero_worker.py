@@ -15,7 +15,7 @@ from onward.capture.recorder import Recorder
 from onward.clock import SystemClock
 from onward.errors import BusError
 from onward.feedback.intake import FeedbackIntake
-from onward.integrations.agent_zero.worker import service
+from onward.integrations.agent_zero.worker import service, waiting
 from onward.integrations.agent_zero.worker.service import Worker
 from onward.integrations.agent_zero.worker.watch import Watch
 from onward.redaction import Redactor
@@ -82,7 +82,8 @@ def test_on_a_full_disk_one_task_is_tried_at_a_time_and_less_often_each_time(
             raise OSError(28, "No space left on device")
         stored.append(document["trajectory_id"])
 
-    monkeypatch.setattr(service, "time", time)
+    for module in (service, waiting):
+        monkeypatch.setattr(module, "time", time)
     monkeypatch.setattr(Recorder, "accept", accept)
     worker = Worker(tmp_path, tmp_path, lambda told: None)
     worker.take({"op": "settings"})
@@ -115,7 +116,8 @@ def test_a_vote_that_comes_before_its_file_can_be_opened_waits(
         opened(self, *args, **kwargs)
 
     time = FakeTime()
-    monkeypatch.setattr(service, "time", time)
+    for module in (service, waiting):
+        monkeypatch.setattr(module, "time", time)
     monkeypatch.setattr(FeedbackIntake, "__init__", init)
     worker = Worker(tmp_path, tmp_path, heard.append)
     worker.take({"op": "settings"})
@@ -137,7 +139,8 @@ def test_a_run_that_answers_the_same_message_after_a_restart_is_a_trajectory_of_
 ) -> None:
     """Agent Zero was killed before the first answer, and the user nudged it after the restart."""
     time = FakeTime()
-    monkeypatch.setattr(service, "time", time)
+    for module in (service, waiting):
+        monkeypatch.setattr(module, "time", time)
     heard: list[dict[str, Any]] = []
     opened = {**OPENED, "t": "6d2f0a0e-0000-5000-8000-000000000001", "at": time.now - 100}
     opened["root"] = opened["t"]

@@ -1,6 +1,7 @@
-"""A worker of the plugin that is killed in the middle of a task that says "poison", as long as a file exists.
+"""A worker of the plugin on which a task that says "poison" does harm, as long as a file exists.
 
-``python poisoned_worker.py FILE -m MODULE --root … --data …``: what follows FILE is as the plugin calls it.
+``python poisoned_worker.py FILE HARM -m MODULE --root … --data …``: what follows HARM is as the plugin calls
+it. HARM is ``kills``, ``hangs``, or ``slow``: each step of the redaction takes a moment.
 """
 
 from __future__ import annotations
@@ -8,36 +9,44 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 from onward.integrations.agent_zero.worker import __main__ as worker
 from onward.integrations.agent_zero.worker.assembly import Assembly
+from onward.redaction import scan
 
 
-def interpreter(folder: Path) -> tuple[Path, Path]:
+def interpreter(folder: Path, harm: str = "kills") -> tuple[Path, Path]:
     """Makes the program to be set as the plugin's interpreter; returns it and the file that poisons."""
     poison, program = folder / "poison", folder / "python"
     poison.touch()
-    program.write_text(f'#!/bin/sh\nexec {sys.executable} {__file__} {poison} "$@"\n')
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} {__file__} {poison} {harm} "$@"\n')
     program.chmod(0o755)
     return program, poison
 
 
-def main(poison: Path) -> None:
+def main(poison: Path, harm: str) -> None:
     document = Assembly.document
 
-    def killed(self: Assembly, event: Any, facts: Any) -> Any:
+    def harmed(self: Assembly, event: Any, facts: Any) -> Any:
         made = document(self, event, facts)
         if poison.exists() and "poison" in made[0]["task_context"]["instructions"]:
-            os.kill(os.getpid(), signal.SIGKILL)
+            if harm == "kills":
+                os.kill(os.getpid(), signal.SIGKILL)
+            time.sleep(3600)
         return made
 
-    Assembly.document = killed  # type: ignore[method-assign]
+    if harm == "slow":
+        step = scan.step
+        scan.step = lambda: (time.sleep(0.02), step())[1]
+    else:
+        Assembly.document = harmed  # type: ignore[method-assign]
     worker.main()
 
 
 if __name__ == "__main__":
-    file = Path(sys.argv[1])
-    del sys.argv[1:4]
-    main(file)
+    given = Path(sys.argv[1]), sys.argv[2]
+    del sys.argv[1:5]
+    main(*given)

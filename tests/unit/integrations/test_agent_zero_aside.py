@@ -4,28 +4,20 @@ from __future__ import annotations
 
 import json
 import os
-import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from agent_zero_feed import CLOSED, OPENED, TURN, FakeChild, feed_with_fakes, until
 from agent_zero_world import recorded
 
 from onward.contracts import Trajectory, validate
 from onward.errors import RedactionError
-from onward.integrations.agent_zero.plugin.helpers import feed as feeding
 from onward.integrations.agent_zero.plugin.helpers import log
 from onward.integrations.agent_zero.plugin.helpers.aside import ATTEMPTS, Aside, Working
+from onward.integrations.agent_zero.plugin.helpers.feed import Feed
 from onward.integrations.agent_zero.worker.service import Worker
-
-OPENED = {
-    "op": "open", "t": "task-1", "root": "chat", "chat": "chat", "agent": 0, "at": 1.0,
-    "content": {"user_message": "Count the poppies."},
-}  # fmt: skip
-TURN = {"op": "turn", "t": "task-1", "n": 1, "at": 1.5, "new": [], "calls": [], "response": "Three."}
-CLOSED = {"op": "close", "t": "task-1", "at": 2.0, "status": "success", "result": "Three."}
 
 
 def test_only_the_task_that_the_worker_worked_on_is_blamed_for_its_end(tmp_path: Path) -> None:
@@ -43,64 +35,20 @@ def test_only_the_task_that_the_worker_worked_on_is_blamed_for_its_end(tmp_path:
     assert aside.reason("task-2") == ""
 
 
-class Child:
-    """Stands in for the worker's process."""
-
-    made: list[Child]
-
-    def __init__(self, python: str, root: Path, data: Path, heard: Callable[[Any], None]) -> None:
-        self.lines: list[dict[str, Any]] = []
-        self.is_running, self.code, self.pid, self.signs = True, None, 1, 1
-        self._heard = heard
-        self.made.append(self)
-
-    def write(self, line: bytes, look: Callable[[], None] = lambda: None) -> bool:
-        self.lines.append(json.loads(line))
-        return True
-
-    def die(self, code: int) -> None:
-        self.code, self.is_running = code, False  # type: ignore[assignment]
-        self._heard(None)
-
-    def say(self, **told: Any) -> None:
-        self._heard(told)
-
-    def end(self, timeout: float) -> None:
-        pass
-
-
 @pytest.fixture
-def feed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    Child.made = []
-    monkeypatch.setattr(feeding, "Child", Child)
-    monkeypatch.setattr(feeding, "PAUSES", (0.01, 0.02))
-    monkeypatch.setattr(feeding, "_TICK", 0.01)
-    host = SimpleNamespace(data=tmp_path, root=tmp_path, project=lambda agent: "", version=lambda: "v1.7")
-    settings: Any = SimpleNamespace(
-        host=host, why_not=lambda agent, root: "", of_worker=lambda: {"python": ""},
-        switches=SimpleNamespace(is_opted_out=lambda project: False),
-    )  # fmt: skip
-    made = feeding.Feed(settings)
-    yield made
-    made.close(0.1)
-
-
-def until(check: Callable[[], Any]) -> None:
-    limit = time.monotonic() + 30
-    while not check():
-        if time.monotonic() > limit:
-            raise TimeoutError("the feed did not come so far")
-        time.sleep(0.005)
+def feed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Feed]:
+    with feed_with_fakes(tmp_path, monkeypatch) as made:
+        yield made
 
 
 def die_on(task: str, folder: Path, times: int) -> None:
     """Ends the worker in the middle of ``task``, again and again."""
     for _ in range(times):
-        child = Child.made[-1]
+        child = FakeChild.made[-1]
         until(lambda child=child: any(one.get("t") == task for one in child.lines))
         (folder / "working").write_text(task)
         child.die(-9)
-        until(lambda child=child: Child.made[-1] is not child)
+        until(lambda child=child: FakeChild.made[-1] is not child)
 
 
 def test_a_task_in_progress_is_sealed_as_far_as_it_is_and_again_with_its_end(
@@ -110,7 +58,7 @@ def test_a_task_in_progress_is_sealed_as_far_as_it_is_and_again_with_its_end(
     feed.put({**OPENED, "t": "task-2"})
     feed.put(dict(TURN))
     die_on("task-1", tmp_path, ATTEMPTS)
-    child = Child.made[-1]
+    child = FakeChild.made[-1]
     until(lambda: len(child.lines) >= 3)
     sealed = [one for one in child.lines if one["op"] == "aside"]
     assert [(one["id"], one["whole"], len(one["lines"])) for one in sealed] == [("task-1", False, 2)]
@@ -133,12 +81,12 @@ def test_a_task_that_even_ends_the_worker_unread_stays_in_memory_and_holds_up_no
     feed.put(dict(CLOSED))
     die_on("task-1", tmp_path, ATTEMPTS)
     for _ in range(ATTEMPTS):
-        child = Child.made[-1]
+        child = FakeChild.made[-1]
         until(lambda child=child: any(one["op"] == "aside" for one in child.lines))
         (tmp_path / "working").write_text("task-1")
         child.die(-9)
-        until(lambda child=child: Child.made[-1] is not child)
-    last = Child.made[-1]
+        until(lambda child=child: FakeChild.made[-1] is not child)
+    last = FakeChild.made[-1]
     feed.put({**OPENED, "t": "task-2"})
     until(lambda: any(one.get("t") == "task-2" for one in last.lines))
     assert not [one for one in last.lines if one["op"] == "aside"]
@@ -147,8 +95,8 @@ def test_a_task_that_even_ends_the_worker_unread_stays_in_memory_and_holds_up_no
 
 def test_a_task_that_the_worker_cannot_handle_is_sealed_and_not_lost(feed: Any) -> None:
     feed.put(dict(OPENED))
-    until(lambda: Child.made and any(one.get("t") == "task-1" for one in Child.made[-1].lines))
-    child = Child.made[-1]
+    until(lambda: FakeChild.made and any(one.get("t") == "task-1" for one in FakeChild.made[-1].lines))
+    child = FakeChild.made[-1]
     child.say(op="broken", id="task-1", reason="the worker could not handle it (KeyError)")
     child.say(op="broken", id="task-0", reason="one that was tried again")
     until(lambda: child.lines[-1]["op"] == "aside")

@@ -1,10 +1,10 @@
 """Tasks on which the worker ended or hung again and again, or met an error. They are put aside, so that the
 others go on.
 
-The worker notes what it works on in a file, which survives its end. A task that stands there at three ends of
-the worker, or when it hung for the second time, is not given to it any more: the next worker gets its lines as
-one text, seals it unread, and ``onward agent-zero retry`` gives it one more try. In between, the end of a task
-on which a worker hung is given to the next one after all others.
+The worker notes what it works on in a file, which survives its end. A task that stands there at three ends
+of the worker, or at its second hang, is not given to it any more: the next worker gets its lines as one text,
+seals it unread, and ``onward agent-zero retry`` gives it one more try. After the first hang the next worker
+gets the end of the task after all others.
 """
 
 from __future__ import annotations

@@ -120,7 +120,8 @@ class Child:
                     continue
                 if isinstance(told, dict):
                     self.signs += 1
-                    self._heard(told)
+                    if told.get("op") != "beat":
+                        self._heard(told)
         finally:
             self._ended.set()
             self._process.wait()

@@ -2,8 +2,8 @@
 
 It looks up settings, serialises, writes to the worker's pipe, and stores what it has sent until the worker
 has confirmed that the whole task is on disk. A worker that dies is started again and gets all of it once
-more; a task that was stored twice has the same id. A worker that hangs is ended (``hang``). A task on which it
-dies or hangs each time, or that it cannot handle, is put aside (``aside``).
+more; a task that was stored twice has the same id. A worker that hangs is ended (``hang``). A task on which
+it dies or hangs each time, or that it cannot handle, is put aside (``aside``).
 
 Memory is bounded: above ``LIMIT`` bytes no new task and no vote is taken, and it is counted as dropped. This
 is so, too, while the thread waits for a worker that does not read.
@@ -271,6 +271,7 @@ class Feed:
                 self.worker = {}
                 if self._child is not None and self._child.code:
                     self._blame(self._child.code)
+                self._child = None  # only now: the next worker is started when the end of this one is known
             elif told.get("op") == "done":
                 self._forget(str(told.get("id")))
                 self.counts[str(told.get("as"))] = self.counts.get(str(told.get("as")), 0) + 1
@@ -311,8 +312,8 @@ class Feed:
 
     def _keep_alive(self) -> None:
         now = time.monotonic()
-        is_running = self._child is not None and self._child.is_running
-        if self._stopping or now < (self._looked + LOOK_SECONDS if is_running else self._next_start):
+        is_there = self._child is not None
+        if self._stopping or now < (self._looked + LOOK_SECONDS if is_there else self._next_start):
             return
         self._looked, self._next_start = now, now + self._pause
         try:
@@ -320,7 +321,7 @@ class Feed:
         except Exception as error:
             self.reason = f"the settings could not be read: {type(error).__name__}"
             return
-        if self._child is not None and is_running:
+        if self._child is not None:
             if given != self._given:
                 self._child.leave(5.0, self._supervise)
             return
