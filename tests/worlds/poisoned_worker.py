@@ -1,7 +1,7 @@
 """A worker of the plugin on which a task that says "poison" does harm, as long as a file exists.
 
 ``python poisoned_worker.py FILE HARM -m MODULE --root … --data …``: what follows HARM is as the plugin calls
-it. HARM is ``kills``, ``hangs``, or ``slow``: each step of the redaction takes a moment.
+it. HARM is ``kills``, ``hangs``, or ``slow``: the first steps of the redaction take a second each.
 """
 
 from __future__ import annotations
@@ -10,12 +10,16 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from onward.integrations.agent_zero.worker import __main__ as worker
 from onward.integrations.agent_zero.worker.assembly import Assembly
 from onward.redaction import scan
+
+SLOW_STEPS = 7
 
 
 def interpreter(folder: Path, harm: str = "kills") -> tuple[Path, Path]:
@@ -39,11 +43,16 @@ def main(poison: Path, harm: str) -> None:
         return made
 
     if harm == "slow":
-        step = scan.step
-        scan.step = lambda: (time.sleep(0.02), step())[1]
+        scan.step = partial(_late, scan.step, iter(range(SLOW_STEPS)))
     else:
         Assembly.document = harmed  # type: ignore[method-assign]
     worker.main()
+
+
+def _late(step: Callable[[], None], left: Iterator[int]) -> None:
+    if next(left, None) is not None:
+        time.sleep(1.0)
+    step()
 
 
 if __name__ == "__main__":
