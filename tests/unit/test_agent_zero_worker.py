@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from time import sleep
 from time import time as real_time
 from typing import Any
 
@@ -15,7 +20,8 @@ from onward.capture.recorder import Recorder
 from onward.clock import SystemClock
 from onward.errors import BusError
 from onward.feedback.intake import FeedbackIntake
-from onward.integrations.agent_zero.worker import service, waiting
+from onward.integrations.agent_zero.worker import sampled, service, waiting
+from onward.integrations.agent_zero.worker.answers import Answers
 from onward.integrations.agent_zero.worker.service import Worker
 from onward.integrations.agent_zero.worker.watch import Watch
 from onward.redaction import Redactor
@@ -180,6 +186,121 @@ async def test_a_failure_of_the_delivery_is_not_its_end(
     try:
         async with asyncio.timeout(30):
             while len(tries) < 3:
+                await asyncio.sleep(0.02)
+    finally:
+        watch.close()
+
+
+def test_a_task_whose_begin_meets_a_failing_disk_is_recorded_with_its_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: list[dict[str, Any]] = []
+    time, failures, ended = FakeTime(), iter(range(2)), Answers.ended
+
+    def fails_twice(self: Answers, chat: str, task: str) -> float | None:
+        if next(failures, None) is not None:
+            raise sqlite3.OperationalError("database is locked")
+        return ended(self, chat, task)
+
+    for module in (service, waiting):
+        monkeypatch.setattr(module, "time", time)
+    monkeypatch.setattr(Answers, "ended", fails_twice)
+    worker = Worker(tmp_path, tmp_path, heard.append)
+    turn = {"op": "turn", "t": "task-1", "n": 1, "at": 1.5, "new": [], "calls": [], "response": "Three."}
+    for event in ({"op": "settings"}, OPENED, turn, CLOSED):
+        worker.take(event)
+    for _ in range(4):
+        time.now += 10
+        worker.tick()
+    worker.end()
+    assert [one["as"] for one in heard if one["op"] == "done"] == ["recorded"]
+    (stored,) = recorded(tmp_path)
+    assert stored["metadata"]["outcome"] == {"status": "completed_successfully"} and len(stored["turns"]) == 1
+
+
+@pytest.mark.parametrize("password", ["pa[ss", "pa\u2100ss"], ids=["bracket", "letter"])
+def test_with_an_address_of_nats_that_cannot_be_read_work_is_recorded_and_the_reason_shows_no_password(
+    password: str, tmp_path: Path
+) -> None:
+    heard: list[dict[str, Any]] = []
+    (tmp_path / "usr").mkdir()
+    (tmp_path / "usr" / "secrets.env").write_text(f"ONWARD_NATS_URL=nats://agent:{password}@127.0.0.1:4222\n")
+    worker = Worker(tmp_path, tmp_path, heard.append)
+    for event in ({"op": "settings"}, OPENED, CLOSED):
+        worker.take(event)
+    worker.tick()
+    worker.end()
+    assert [one["as"] for one in heard if one["op"] == "done"] == ["recorded"]
+    assert heard[-1]["reason"].startswith("the address of NATS cannot be read: ")
+    assert heard[-1]["queued"] == 1 and password not in str(heard) and "ss@" not in str(heard)
+
+
+def test_an_outbox_that_cannot_be_read_is_reported_and_does_not_end_the_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: list[dict[str, Any]] = []
+
+    def fails(recorder: Recorder) -> None:
+        raise BusError("disk I/O error")
+
+    worker = Worker(tmp_path, tmp_path, heard.append)
+    worker.take({"op": "settings"})
+    with monkeypatch.context() as patch:
+        patch.setattr(Recorder, "stats", fails)
+        worker.tick()
+    assert heard[-1] == {"op": "figures", "reason": "the outbox cannot be read: BusError"}
+    worker.tick()
+    assert heard[-1]["reason"] == ""
+    worker.end()
+
+
+class Dripping(BaseHTTPRequestHandler):
+    """A gateway whose answer never ends: a byte now and then, so that no read takes too long."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        try:
+            for _ in range(2000):
+                self.wfile.write(b" ")
+                sleep(0.01)
+        except OSError:
+            pass
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def dripping() -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Dripping)
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+def test_records_of_the_gateway_that_do_not_come_to_an_end_hold_up_no_task(
+    dripping: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sampled, "TOTAL_SECONDS", 0.1)
+    assert sampled.fetch(dripping, None, "task-1") == []
+    monkeypatch.setattr(sampled, "TOTAL_SECONDS", 600.0)
+    monkeypatch.setattr(sampled, "MOST_BYTES", 5)
+    assert sampled.fetch(dripping, None, "task-1") == []
+
+
+async def test_a_gateway_that_does_not_end_its_answer_is_asked_again(
+    dripping: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("onward.integrations.agent_zero.worker.watch.GATEWAY_SECONDS", 0.1)
+    watch = Watch(
+        tmp_path, nats_url=None, nats_token=None, gateway_url=dripping, api_key=None,
+        redactor=Redactor(), opt_out=OptOut.parse(""), clock=SystemClock(),
+    )  # fmt: skip
+    try:
+        async with asyncio.timeout(30):
+            while "the gateway did not tell its model" not in caplog.text:
                 await asyncio.sleep(0.02)
     finally:
         watch.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,16 @@ import pytest
 from agent_zero_feed import CLOSED, OPENED, TURN, FakeChild, feed_with_fakes, until
 from agent_zero_world import recorded
 
+from onward.bus.outbox import Outbox
 from onward.contracts import Trajectory, validate
 from onward.errors import RedactionError
 from onward.integrations.agent_zero.plugin.helpers import log
 from onward.integrations.agent_zero.plugin.helpers.aside import ATTEMPTS, Aside, Working
 from onward.integrations.agent_zero.plugin.helpers.feed import Feed
+from onward.integrations.agent_zero.plugin.helpers.lines import line
 from onward.integrations.agent_zero.worker.service import Worker
+
+NOW = datetime(2026, 3, 28, tzinfo=UTC)
 
 
 def test_only_the_task_that_the_worker_worked_on_is_blamed_for_its_end(tmp_path: Path) -> None:
@@ -171,12 +176,15 @@ def test_what_is_put_aside_is_unread_and_encrypted_until_it_is_tried_again(tmp_p
     assert document["metadata"]["outcome"] == {"status": "completed_successfully"}
 
 
-def test_a_task_that_was_put_aside_before_its_end_is_recorded_as_abandoned(tmp_path: Path) -> None:
-    worker = Worker(tmp_path, tmp_path, lambda told: None)
-    worker.take({"op": "settings"})
-    worker.take(
+def test_a_task_that_was_put_aside_before_agent_zero_ended_is_recorded_as_abandoned(tmp_path: Path) -> None:
+    before = Worker(tmp_path, tmp_path, lambda told: None)
+    before.take({"op": "settings"})
+    before.take(
         {"op": "aside", "id": "task-1", "reason": "r", "lines": lines_of(OPENED, TURN), "whole": False}
     )
+    before.end()
+    worker = Worker(tmp_path, tmp_path, lambda told: None)
+    worker.take({"op": "settings"})
     worker._failed.ask_again()
     worker.tick()
     worker.end()
@@ -192,6 +200,66 @@ def test_a_task_that_its_user_excludes_is_removed_from_those_put_aside(tmp_path:
     worker.take({"op": "drop", "t": "task-1"})
     assert worker._failed.count() == 0
     worker.end()
+
+
+def test_a_task_in_progress_that_was_put_aside_is_not_tried_again_before_its_end(tmp_path: Path) -> None:
+    """Else its beginning would be recorded as abandoned, and its end could not be stored beside it."""
+    worker = Worker(tmp_path, tmp_path, lambda told: None)
+    worker.take({"op": "settings", "unfinished": ["task-2"]})
+    aside = {"op": "aside", "id": "task-1", "reason": "r"}
+    worker.take({**aside, "lines": lines_of(OPENED), "whole": False})
+    worker._failed.put("task-2", lines_of({**OPENED, "t": "task-2"}), "of the worker before", NOW)
+    assert worker._failed.ask_again() == 2
+    worker.tick()
+    worker.tick()
+    assert worker._failed.count() == 2 and recorded(tmp_path) == []
+    worker.take({**aside, "lines": lines_of(OPENED, TURN, CLOSED), "whole": True})
+    worker.tick()
+    assert worker._failed.all()[0].held_id == "task-2" and worker._failed.count() == 1
+    worker.end()
+    (document,) = recorded(tmp_path)
+    assert document["metadata"]["outcome"] == {"status": "completed_successfully"}
+
+
+def test_the_beginning_of_a_task_does_not_replace_the_whole_that_was_sealed_before_it(tmp_path: Path) -> None:
+    """On a full disk both wait, and come in any order."""
+    worker = Worker(tmp_path, tmp_path, lambda told: None)
+    worker.take({"op": "settings"})
+    aside = {"op": "aside", "id": "task-1", "reason": "r"}
+    worker.take({**aside, "lines": lines_of(OPENED, TURN, CLOSED), "whole": True})
+    worker.take({**aside, "lines": lines_of(OPENED), "whole": False})
+    worker._failed.ask_again()
+    worker.tick()
+    worker.end()
+    (document,) = recorded(tmp_path)
+    assert document["metadata"]["outcome"] == {"status": "completed_successfully"}
+
+
+def test_a_vote_on_a_task_that_was_put_aside_is_put_aside_too_and_tried_after_it(tmp_path: Path) -> None:
+    heard: list[dict[str, Any]] = []
+    worker = Worker(tmp_path, tmp_path, heard.append)
+    worker.take({"op": "settings"})
+    aside = {"op": "aside", "reason": "r", "whole": True}
+    worker.take({**aside, "id": "task-1", "lines": lines_of(OPENED, {**TURN, "messages": ["m1"]}, CLOSED)})
+    vote = {
+        "op": "feedback", "id": "a-vote", "chat": "chat", "message": "m1", "at": 3.0,
+        "said": {"signal": "thumbs_up", "kind": "explicit", "source": "webui"},
+        "link": {"trajectory_id": "task-1", "turn_id": 1, "session_id": "a0-chat"},
+    }  # fmt: skip
+    worker.take(vote)
+    reason = "it is about a task that was put aside"
+    assert heard[-1] == {"op": "broken", "id": "a-vote", "reason": reason}
+    worker.take({**aside, "id": "a-vote", "lines": [line(vote).decode()]})
+    assert worker._failed.ask_again() == 2
+    for _ in range(3):
+        worker.tick()
+    assert worker._failed.count() == 0
+    worker.end()
+    box = Outbox(tmp_path / "feedback.db")
+    (message,) = box.next_batch()
+    box.close()
+    stored = json.loads(message.body)
+    assert (stored["signal"], stored["trajectory_id"], stored["turn_id"]) == ("thumbs_up", "task-1", 1)
 
 
 def test_the_log_is_rotated_while_it_is_written_and_bounded_in_total(

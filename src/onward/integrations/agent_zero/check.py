@@ -120,7 +120,7 @@ def _worker(root: Path) -> Check:
 
 
 def _set_aside(root: Path) -> Check:
-    """Looks for tasks on which the worker ended each time."""
+    """Looks for tasks that the worker could not record."""
     try:
         found = FailedTasks(_data(root)).all()
     except OnwardError as error:
@@ -216,6 +216,10 @@ async def _bus(root: Path, url: str, token: str | None) -> Check:
     shown = hide_login(url)
     try:
         login = None if urlsplit(url).password else token
+    except ValueError:  # its text may have the password
+        why = f"The address {shown} cannot be read: write a sign in its password as %XX, such as %5B for [."
+        return Check("bus", False, f"{why} {_waiting(root)}")
+    try:
         bus = await Bus.connect(url, token=login, connect_timeout=SECONDS)
     except (OnwardError, ValueError) as error:
         why = str(error)

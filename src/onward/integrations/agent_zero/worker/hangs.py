@@ -21,10 +21,10 @@ def save(data: Path, told: Mapping[str, Any]) -> None:
 def sentence(data: Path) -> str:
     """Returns the report in words; empty if there is none."""
     told = read_json(data / _NAME)
-    if not isinstance(told, dict):
+    if not isinstance(told, dict) or not isinstance(seconds := told.get("seconds"), (int, float)):
         return ""
     times = "once" if told.get("count") == 1 else f"{told.get('count')} times"
     return (
-        f"It made no progress for {told.get('seconds')} seconds, was ended and started again: {times} in one "
-        f"run of Agent Zero, the last time at {told.get('at')}."
+        f"It made no progress for {seconds:g} seconds, was ended and started again: {times} in one run of "
+        f"Agent Zero, the last time at {told.get('at')}."
     )

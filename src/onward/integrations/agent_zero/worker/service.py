@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from onward.capture.opt_out import OptOut
 from onward.capture.recorder import Recorder
@@ -60,11 +61,13 @@ class Worker:
         self._answers = Answers(data / "answers.db")
         self._open: dict[str, Assembly] = {}
         self._waiting = Waiting()
-        self._reason = ""
+        self._reason = self._problem = ""
         self._working = Working(data)
         self._failed = FailedTasks(data)
         self._retried: set[str] = set()
         """Tasks from the sealed folder that are tried again."""
+        self._sealed: dict[str, bool] = {}
+        """Task that was sealed → whether with its end."""
 
     def take_line(self, line: bytes) -> None:
         """Reads and handles one event of the plugin."""
@@ -89,14 +92,14 @@ class Worker:
             if operation == "settings":
                 self._configure(event)
             elif operation == "open":
-                ended = self._answers.ended(str(event["chat"]), str(event["t"]))
-                self._open[str(event["t"])] = Assembly(renamed(event, ended))
+                self._open[str(event["t"])] = Assembly(event)
                 if not event.get("parent") and self._watch is not None:
                     self._watch.look()
             elif operation == "turn" and event["t"] in self._open:
                 self._open[event["t"]].add(event)
             elif operation == "drop":
                 self._open.pop(event["t"], None)
+                self._sealed.pop(event["t"], None)
                 self._failed.drop(str(event["t"]))
             elif operation == "aside":
                 self._seal(event)
@@ -126,7 +129,10 @@ class Worker:
             self.take(event)
         for report in self._watch.take_reports() if self._watch is not None else ():
             self._say({"op": "report", **report})
-        self._say({"op": "figures", **self._figures()})
+        try:
+            self._say({"op": "figures", **self._figures()})
+        except (OnwardError, sqlite3.Error, OSError) as error:  # the disk: the tasks wait for it, too
+            self._say({"op": "figures", "reason": f"the outbox cannot be read: {type(error).__name__}"})
 
     def end(self) -> None:
         """Agent Zero has ended: records what is open, and delivers for a moment."""
@@ -147,6 +153,7 @@ class Worker:
     def _configure(self, event: Event) -> None:
         self._settings = dict(event)
         self._heartbeat.limit(float(event.get("hang_seconds") or hang.LIMIT))
+        self._sealed |= dict.fromkeys(event.get("unfinished", ()), False)
         if told := event.get("hangs"):
             _log.error("the worker before this one made no progress", seconds=told["seconds"])
             hangs.save(self._data, told)
@@ -156,6 +163,7 @@ class Worker:
         url = self._nats_url()
         if self._watch is not None:
             self._watch.close()
+            self._watch = None  # a new one may be refused
         self._watch = Watch(
             self._data,
             nats_url=url,
@@ -167,8 +175,18 @@ class Worker:
         )
 
     def _nats_url(self) -> str | None:
-        """Returns the address of the settings, else the secret one, which has a login in it."""
-        return str(self._settings.get("nats_url") or "") or self._secrets.named_value(URL)
+        """Returns the address of the settings, else the secret one, which has a login in it. None for one
+        that cannot be read: the work waits in the outbox."""
+        url = str(self._settings.get("nats_url") or "") or self._secrets.named_value(URL)
+        try:
+            _ = urlsplit(url or "").port
+        except ValueError:  # its text may have the password
+            self._problem = (
+                "the address of NATS cannot be read: a sign in its password must be written as %XX"
+            )
+            return None
+        self._problem = ""
+        return url
 
     def _start_recorder(self, values: list[str]) -> None:
         if self._recorder is not None:
@@ -198,6 +216,8 @@ class Worker:
         if assembly is None:
             self._done(event, "failed")
             return
+        opened = assembly.opened
+        assembly.opened = renamed(opened, self._answers.ended(str(opened["chat"]), str(opened["t"])))
         recorder = self._recorder_now()
         records = self._records(assembly, task)
         self._heartbeat.beat()
@@ -232,19 +252,22 @@ class Worker:
 
     def _seal(self, event: Event) -> None:
         """Seals a task on which earlier workers ended, unread."""
-        name = str(event["id"])
+        name, is_whole = str(event["id"]), bool(event.get("whole"))
+        if self._sealed.get(name) and not is_whole:  # it waited for the disk, and its end came first
+            return
         self._failed.put(name, list(event["lines"]), str(event["reason"]), SystemClock().now())
-        if event.get("whole"):
+        self._sealed[name] = is_whole
+        if is_whole:
             _log.error("a task was put aside", reason=str(event["reason"]))
             self._done(event, "set_aside")
 
     def _retry_failed(self) -> None:
         """Tries one task again of those that a person has asked for. If this ends the worker, it stays
-        sealed."""
+        sealed. One that is still in progress waits for its end."""
         if not self._settings:
             return
         try:
-            found = self._failed.next_again()
+            found = self._failed.next_again({name for name, is_whole in self._sealed.items() if not is_whole})
         except (OnwardError, OSError, ValueError) as error:
             _log.error("a task that was put aside cannot be read", reason=type(error).__name__)
             return
@@ -265,6 +288,9 @@ class Worker:
             self._waiting.add(event)  # its task is about to end
             return
         place = self._place(event)
+        if place is None and self._failed.has(str((event.get("link") or {}).get("trajectory_id"))):
+            self._put_aside(event, "it is about a task that was put aside")
+            return
         if place is None:
             _log.warning(
                 "feedback is about an answer that was not recorded", chat=str(event.get("chat"))[:16]
@@ -326,12 +352,14 @@ class Worker:
         self._waiting.add_failed(event)
 
     def _break(self, event: Event, error: Exception) -> None:
+        self._put_aside(event, f"the worker could not handle it ({type(error).__name__})")
+
+    def _put_aside(self, event: Event, reason: str) -> None:
         """Reports that a task or vote cannot be handled. It comes back as one text to be sealed; one that was
         tried again stays sealed."""
         name = str(event.get("t") or event.get("id"))
         self._open.pop(name, None)
         self._retried.discard(name)
-        reason = f"the worker could not handle it ({type(error).__name__})"
         self._say({"op": "broken", "id": name, "reason": reason})
 
     def _done(self, event: Event, result: str) -> None:
@@ -341,12 +369,6 @@ class Worker:
             self._failed.drop(name)
         self._say({"op": "done", "id": name, "as": result})
 
-    def _set_aside(self) -> int:
-        try:
-            return self._failed.count()
-        except OnwardError:
-            return 0  # the folder cannot be read: the disk is at fault, and says so elsewhere
-
     def _figures(self) -> dict[str, Any]:
         stats = self._recorder.stats() if self._recorder is not None else None
         votes = self._watch.pending() if self._watch is not None else 0
@@ -354,10 +376,10 @@ class Worker:
             "queued": (stats.pending if stats else 0) + votes,
             "held": stats.held if stats else 0,
             "refused": stats.refused if stats else 0,
-            "set_aside": self._set_aside(),
+            "set_aside": self._failed.count(),
             "nats": self._watch.nats if self._watch is not None else "not configured",
             "model": self._watch.model if self._watch is not None else None,
-            "reason": self._reason,
+            "reason": self._reason or self._problem,
         }
 
 

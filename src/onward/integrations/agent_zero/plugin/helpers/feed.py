@@ -338,7 +338,13 @@ class Feed:
         self._started, self._killed = now, None
         self._silence = hang.Silence(float(given.get("hang_seconds", hang.LIMIT)), now)
         told = {"op": "settings", "host": host.version(), **self._given}
-        self._send(line({**told, "hangs": self.hangs} if self.hangs["count"] else told))
+        if self.hangs["count"]:
+            told["hangs"] = self.hangs
+        # Tasks in progress that are put aside: not to be tried again before their end.
+        told["unfinished"] = [
+            name for name, parts in self._kept.items() if self._aside.reason(name) and not _is_whole(parts)
+        ]
+        self._send(line(told))
         self._send_kept()
 
     def _send_kept(self) -> None:
