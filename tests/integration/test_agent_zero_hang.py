@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +20,6 @@ from onward.integrations.agent_zero.worker.failed import FailedTasks
 
 LIMIT = 4.0
 """Seconds without progress that are a hang in these tests: less than the slow worker needs."""
-AWAY = "nats://127.0.0.1:9"
 pytestmark = pytest.mark.slow
 
 
@@ -78,12 +78,17 @@ async def test_a_worker_that_was_stopped_is_replaced_and_what_it_had_is_recorded
     assert len({one["trajectory_id"] for one in recorded(data_of(host))}) == 5
 
 
-async def test_a_slow_task_and_nats_that_is_away_are_no_hang(
+async def test_a_slow_task_and_a_nats_server_that_never_answers_are_no_hang(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program, _ = interpreter(tmp_path, "slow")
     assert SLOW_STEPS > LIMIT  # one step takes a second
-    with hosted(tmp_path, monkeypatch, python=str(program), nats_url=AWAY) as host:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as mute,
+        hosted(
+            tmp_path, monkeypatch, python=str(program), nats_url=f"nats://127.0.0.1:{mute.getsockname()[1]}"
+        ) as host,
+    ):
         status = host.runtime.status
         assert await host.ask("Slow") == "done"
         await until(lambda: status()["recorded"] == 1)

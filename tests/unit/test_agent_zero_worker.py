@@ -140,6 +140,27 @@ def test_a_vote_that_comes_before_its_file_can_be_opened_waits(
     worker.end()
 
 
+def test_votes_wait_while_a_change_of_settings_cannot_open_their_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The watch of before has ended; a vote that was given to it would never be answered."""
+
+    def init(self: FeedbackIntake, *args: Any, **kwargs: Any) -> None:
+        raise BusError("The file cannot be opened.")
+
+    heard: list[dict[str, Any]] = []
+    worker = Worker(tmp_path, tmp_path, heard.append)
+    for event in ({"op": "settings"}, OPENED, CLOSED):
+        worker.take(event)
+    monkeypatch.setattr(FeedbackIntake, "__init__", init)
+    worker.take({"op": "settings"})
+    said = {"signal": "thumbs_up", "kind": "explicit", "source": "webui"}
+    worker.take({"op": "feedback", "id": "vote-1", "chat": "chat", "message": "", "at": 3.0, "said": said})
+    assert [one["as"] for one in heard if one["op"] == "done"] == ["recorded"]
+    assert len(worker._waiting.take_all()) == 2
+    worker.end()
+
+
 def test_a_run_that_answers_the_same_message_after_a_restart_is_a_trajectory_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

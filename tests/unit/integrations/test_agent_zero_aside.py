@@ -65,6 +65,7 @@ def test_a_task_in_progress_is_sealed_as_far_as_it_is_and_again_with_its_end(
     die_on("task-1", tmp_path, ATTEMPTS)
     child = FakeChild.made[-1]
     until(lambda: len(child.lines) >= 3)
+    assert child.lines[0]["unfinished"] == ["task-1"]
     sealed = [one for one in child.lines if one["op"] == "aside"]
     assert [(one["id"], one["whole"], len(one["lines"])) for one in sealed] == [("task-1", False, 2)]
     assert {one["t"] for one in child.lines if one["op"] == "open"} == {"task-2"}  # the other one goes on

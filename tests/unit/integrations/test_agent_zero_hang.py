@@ -152,6 +152,18 @@ def test_an_end_of_the_worker_is_known_before_the_next_one_is_started(
         assert feed._aside._ends == {"task-1": 1}
 
 
+def test_a_worker_that_its_own_alarm_has_ended_is_one_that_hung(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with feed_with_fakes(tmp_path, monkeypatch) as feed:
+        feed.put(dict(OPENED))
+        until(lambda: FakeChild.made and len(FakeChild.made[0].lines) == 2)
+        (tmp_path / "working").write_text("task-1")
+        FakeChild.made[0].die(-signal.SIGALRM)
+        until(lambda: len(FakeChild.made) == 2)
+        assert feed.hangs["count"] == 1 and feed._aside.is_suspect("task-1")
+
+
 def test_a_vote_on_which_the_worker_hung_comes_after_the_tasks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -206,6 +218,24 @@ def test_a_worker_that_does_not_read_is_looked_at_while_the_pipe_is_full_and_can
 
     assert worker.write(b"x" * 1_000_000, look) is False
     assert len(looks) >= 5
+    assert ended.wait(30) and worker.code == -signal.SIGKILL
+
+
+def test_a_worker_that_does_not_read_can_be_ended_while_new_settings_make_it_leave(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(children, "LOOK_SECONDS", 0.01)
+    program = tmp_path / "python"
+    program.write_text("#!/bin/sh\nexec sleep 600\n")
+    program.chmod(0o755)
+    ended = threading.Event()
+    worker = Child(str(program), tmp_path, tmp_path, lambda told: told is None and ended.set())
+    pipe = worker._process.stdin
+    while pipe is not None and pipe.write(b"x" * 4096):
+        pass
+    while pipe is not None and pipe.write(b"x"):
+        pass
+    worker.leave(30, worker.kill)
     assert ended.wait(30) and worker.code == -signal.SIGKILL
 
 

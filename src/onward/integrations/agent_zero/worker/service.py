@@ -86,7 +86,8 @@ class Worker:
     def take(self, event: Event) -> None:
         """Handles one event. Never raises: an event that cannot be handled is tried again or reported."""
         operation = event.get("op")
-        self._heartbeat.beat()
+        if operation != "settings":  # its start ends with them
+            self._heartbeat.beat()
         self._working.note(str(event.get("t") or event.get("id") or ""))
         try:
             if operation == "settings":

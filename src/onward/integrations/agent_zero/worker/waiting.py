@@ -21,7 +21,7 @@ LONGEST_PAUSE = 10.0
 class Waiting:
     def __init__(self) -> None:
         self._events: list[tuple[float, Event]] = []
-        """When each is due, and the event."""
+        """The time at which each is due, and the event."""
         self._backoff = Backoff(RETRY_SECONDS, LONGEST_PAUSE)
         self._failures = 0
 

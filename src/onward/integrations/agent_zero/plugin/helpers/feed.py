@@ -91,7 +91,8 @@ class Feed:
 
     @property
     def is_up(self) -> bool:
-        return self._child is not None and self._child.is_running and bool(self.worker)
+        child = self._child
+        return child is not None and child.is_running and bool(self.worker)
 
     @property
     def worker_pid(self) -> int | None:
@@ -146,8 +147,9 @@ class Feed:
         self._wake.set()
         if self._thread is not None:
             self._thread.join(max(0.1, until - time.monotonic()))
-        if self._child is not None:
-            self._child.end(max(0.1, until - time.monotonic()))
+        child = self._child
+        if child is not None:
+            child.end(max(0.1, until - time.monotonic()))
         return not self._kept and not self._events
 
     # The thread.

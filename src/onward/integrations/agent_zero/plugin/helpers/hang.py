@@ -12,7 +12,7 @@ LIMIT = 300.0
 LEAST = 10.0
 """Least value of the setting."""
 START_SECONDS = 300.0
-"""Least limit until the first sign: a cold disk can delay the start of an interpreter by minutes."""
+"""Least limit until the first sign, which follows the start: a cold disk can delay that by minutes."""
 LONGEST_STEP = 2.0
 """Most seconds that pass between two looks. A longer pause was one of this process."""
 
