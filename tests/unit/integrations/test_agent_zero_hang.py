@@ -200,15 +200,24 @@ def test_a_worker_that_the_system_cannot_end_is_reported(
         assert len(FakeChild.made) == 1
 
 
+def child_of(script: str, folder: Path) -> tuple[Child, threading.Event]:
+    """Starts a shell script in place of the worker; returns it, and an event of its end."""
+    program, ended = folder / "python", threading.Event()
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+
+    def heard(told: dict[str, Any] | None) -> None:
+        if told is None:
+            ended.set()
+
+    return Child(str(program), folder, folder, heard), ended
+
+
 def test_a_worker_that_does_not_read_is_looked_at_while_the_pipe_is_full_and_can_be_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(children, "LOOK_SECONDS", 0.01)
-    program = tmp_path / "python"
-    program.write_text("#!/bin/sh\nexec sleep 600\n")
-    program.chmod(0o755)
-    ended = threading.Event()
-    worker = Child(str(program), tmp_path, tmp_path, lambda told: told is None and ended.set())
+    worker, ended = child_of("exec sleep 600", tmp_path)
     looks: list[float] = []
 
     def look() -> None:
@@ -225,11 +234,7 @@ def test_a_worker_that_does_not_read_can_be_ended_while_new_settings_make_it_lea
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(children, "LOOK_SECONDS", 0.01)
-    program = tmp_path / "python"
-    program.write_text("#!/bin/sh\nexec sleep 600\n")
-    program.chmod(0o755)
-    ended = threading.Event()
-    worker = Child(str(program), tmp_path, tmp_path, lambda told: told is None and ended.set())
+    worker, ended = child_of("exec sleep 600", tmp_path)
     pipe = worker._process.stdin
     while pipe is not None and pipe.write(b"x" * 4096):
         pass
@@ -240,11 +245,7 @@ def test_a_worker_that_does_not_read_can_be_ended_while_new_settings_make_it_lea
 
 
 def test_a_message_larger_than_the_pipe_arrives_whole_at_a_worker_that_reads_late(tmp_path: Path) -> None:
-    program = tmp_path / "python"
-    program.write_text(f"#!/bin/sh\nsleep 0.2\nhead -c 1000000 | cksum > {tmp_path}/sum\n")
-    program.chmod(0o755)
-    ended = threading.Event()
-    worker = Child(str(program), tmp_path, tmp_path, lambda told: told is None and ended.set())
+    worker, ended = child_of(f"sleep 0.2\nhead -c 1000000 | cksum > {tmp_path}/sum", tmp_path)
     data = bytes(range(256)) * 4000
     assert worker.write(data[:1_000_000])
     worker.end(30)

@@ -12,7 +12,7 @@ import json
 import re
 import sqlite3
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -22,11 +22,10 @@ from onward.capture.recorder import Recorder
 from onward.capture.recorder.preparation import agents_redactor
 from onward.clock import SystemClock
 from onward.errors import ConflictError, ContractError, OnwardError, RedactionError
-from onward.integrations.agent_zero import signals
 from onward.integrations.agent_zero.plugin.helpers import hang
 from onward.integrations.agent_zero.plugin.helpers.aside import Working
-from onward.integrations.agent_zero.worker import hangs, sampled
-from onward.integrations.agent_zero.worker.answers import Answers, Place
+from onward.integrations.agent_zero.worker import hangs, sampled, votes
+from onward.integrations.agent_zero.worker.answers import Answers
 from onward.integrations.agent_zero.worker.assembly import HOST_ENDED, Assembly
 from onward.integrations.agent_zero.worker.failed import FailedTasks
 from onward.integrations.agent_zero.worker.fitting import fit
@@ -40,8 +39,6 @@ from onward.telemetry import logs
 
 Say = Callable[[dict[str, Any]], None]
 END_SECONDS = 2.0
-ENDED_SECONDS = 30.0
-"""Age at which a task that has ended is no longer the one that was stopped."""
 _NAME = re.compile(rb'"(?:t|id)":"([^"]{1,200})"')
 """Id of a line's task or vote, which stands at the begin of the line."""
 _log = logs.get("agent_zero")
@@ -282,14 +279,14 @@ class Worker:
             self.take({"op": "close", "t": name, "at": time.time(), "status": "aborted", "error": HOST_ENDED})
 
     def _feedback(self, event: Event) -> None:
-        if event["said"].get("kind") == "implicit" and self._settings.get("implicit") == "no":
+        if votes.is_action(event) and self._settings.get("implicit") == "no":
             self._done(event, "opted_out")
             return
-        if self._is_of_open_task(event):
+        if votes.is_of_open_task(event, self._open, {str(one.opened["chat"]) for one in self._open.values()}):
             self._waiting.add(event)  # its task is about to end
             return
-        place = self._place(event)
-        if place is None and self._failed.has(str((event.get("link") or {}).get("trajectory_id"))):
+        place = votes.place(event, self._answers)
+        if place is None and self._failed.has(votes.linked_task(event) or ""):
             self._put_aside(event, "it is about a task that was put aside")
             return
         if place is None:
@@ -298,17 +295,10 @@ class Worker:
             )
             self._done(event, "opted_out")
             return
-        given = event["said"]
-        said = {name: value for name, value in given.items() if value is not None}
-        if said["signal"] == signals.MESSAGE:
-            meant = signals.of_message(str(said.pop("comment", "")))
-            if meant is None:  # a new task, and no word about the last one
-                self._done(event, "no_vote")
-                return
-            said["signal"] = meant
-        said |= {"session_id": place.session_id, "trajectory_id": place.trajectory_id}
-        if place.turn_id is not None:
-            said["turn_id"] = place.turn_id
+        said = votes.document(event, place)
+        if said is None:
+            self._done(event, "no_vote")
+            return
         assert self._watch is not None
         try:
             taken = self._watch.accept(str(event["id"]), said)
@@ -319,22 +309,6 @@ class Worker:
             self._break(event, error)
             return
         self._done(event, "feedback" if taken else "opted_out")
-
-    def _is_of_open_task(self, event: Event) -> bool:
-        """Checks whether feedback is about a task in progress. What names no answer is about the one that
-        runs in its chat."""
-        link = event.get("link")
-        if isinstance(link, Mapping):
-            return link.get("trajectory_id") in self._open
-        chats = {str(one.opened["chat"]) for one in self._open.values()}
-        return not event.get("message") and str(event["chat"]) in chats
-
-    def _place(self, event: Event) -> Place | None:
-        """Returns what feedback is about. An action that names no answer is about the task that it has just
-        ended; if that one was not recorded, an older task of the chat must not pay for it."""
-        is_action = event["said"].get("kind") == "implicit"
-        since = float(event.get("at", 0.0)) - ENDED_SECONDS if is_action else 0.0
-        return self._answers.find(str(event["chat"]), str(event.get("message") or ""), since=since)
 
     def _records(self, assembly: Assembly, task: str) -> list[dict[str, Any]]:
         """Fetches the gateway's records of a task whose model was asked there."""
@@ -372,9 +346,9 @@ class Worker:
 
     def _figures(self) -> dict[str, Any]:
         stats = self._recorder.stats() if self._recorder is not None else None
-        votes = self._watch.pending() if self._watch is not None else 0
+        pending = self._watch.pending() if self._watch is not None else 0
         return {
-            "queued": (stats.pending if stats else 0) + votes,
+            "queued": (stats.pending if stats else 0) + pending,
             "held": stats.held if stats else 0,
             "refused": stats.refused if stats else 0,
             "set_aside": self._failed.count(),
