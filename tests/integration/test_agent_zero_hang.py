@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from agent_zero_host import Host
 from agent_zero_world import recorded, until
-from poisoned_worker import SLOW_STEPS, interpreter
+from poisoned_worker import DISK_SECONDS, SLOW_STEPS, interpreter
 
 from onward.integrations.agent_zero.worker import hangs
 from onward.integrations.agent_zero.worker.failed import FailedTasks
@@ -78,11 +78,11 @@ async def test_a_worker_that_was_stopped_is_replaced_and_what_it_had_is_recorded
     assert len({one["trajectory_id"] for one in recorded(data_of(host))}) == 5
 
 
-async def test_a_slow_task_and_a_nats_server_that_never_answers_are_no_hang(
+async def test_a_long_task_a_slow_disk_and_a_nats_server_that_never_answers_are_no_hang(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program, _ = interpreter(tmp_path, "slow")
-    assert SLOW_STEPS > LIMIT  # one step takes a second
+    assert SLOW_STEPS > LIMIT > DISK_SECONDS  # one step takes a second
     with (
         socket.create_server(("127.0.0.1", 0)) as mute,
         hosted(

@@ -1,7 +1,8 @@
 """A worker of the plugin on which a task that says "poison" does harm, as long as a file exists.
 
 ``python poisoned_worker.py FILE HARM -m MODULE --root … --data …``: what follows HARM is as the plugin calls
-it. HARM is ``kills``, ``hangs``, or ``slow``: the first steps of the redaction take a second each.
+it. HARM is ``kills``, ``hangs``, or ``slow``: the first steps of the redaction take a second each, and the
+disk takes ``DISK_SECONDS`` for each task.
 """
 
 from __future__ import annotations
@@ -15,11 +16,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from onward.bus.outbox import Outbox
 from onward.integrations.agent_zero.worker import __main__ as worker
 from onward.integrations.agent_zero.worker.assembly import Assembly
 from onward.redaction import scan
 
 SLOW_STEPS = 7
+DISK_SECONDS = 2.5
 
 
 def interpreter(folder: Path, harm: str = "kills") -> tuple[Path, Path]:
@@ -44,6 +47,13 @@ def main(poison: Path, harm: str) -> None:
 
     if harm == "slow":
         scan.step = partial(_late, scan.step, iter(range(SLOW_STEPS)))
+        put = Outbox.put
+
+        def put_late(*given: Any, **named: Any) -> None:
+            time.sleep(DISK_SECONDS)
+            put(*given, **named)
+
+        Outbox.put = put_late  # type: ignore[method-assign]
     else:
         Assembly.document = harmed  # type: ignore[method-assign]
     worker.main()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -75,6 +76,17 @@ def test_a_worker_that_hung_is_named_by_the_check_in_plain_words(zero: Path) -> 
         f"{before} It made no progress for 300 seconds, was ended and started again: once in one run of "
         f"Agent Zero, the last time at 2026-03-28T12:00:00Z.\n"
     ) in output
+
+
+def test_a_login_in_the_settings_which_agents_can_read_fails_the_check(zero: Path) -> None:
+    install.install(zero)
+    closed = "--gateway", "http://127.0.0.1:1"
+    for login, fails in (("", False), ("agent:" + "pass" * 3 + "@", True)):
+        url = f"nats://{login}127.0.0.1:1"
+        (zero / PLUGIN / "config.json").write_text(json.dumps({"nats_url": url}))
+        _, output = run("check", "--path", zero, *closed)
+        assert ("FAIL settings: The setting nats_url has a login, and agents can read" in output) == fails
+        assert "passpass" not in output
 
 
 def test_an_address_that_cannot_be_read_is_refused_without_its_password(zero: Path) -> None:

@@ -49,7 +49,7 @@ async def check(root: Path, *, gateway: str | None = None, nats: str | None = No
     install.require_agent_zero(root)
     found = [_files(root)]
     if install.installed_version(root) is not None:
-        found += [_version(root), _worker(root), _set_aside(root)]
+        found += [_version(root), *_settings(root), _worker(root), _set_aside(root)]
     found += _hooks(root)
     given = settings_of(root)
     gateway_url = gateway or str(given.get("gateway_url") or os.environ.get("TENSORZERO_BASE_URL", GATEWAY))
@@ -104,6 +104,21 @@ def _version(root: Path) -> Check:
     return Check(
         "version", False, f"The plugin is of version {found}, this is {__version__}: install it again."
     )
+
+
+def _settings(root: Path) -> Iterator[Check]:
+    """Yields a failure if the settings, which agents can read, have a login."""
+    try:
+        has_login = urlsplit(str(settings_of(root).get("nats_url") or "")).username is not None
+    except ValueError:
+        return  # the check of the bus says it
+    if has_login:
+        yield Check(
+            "settings",
+            False,
+            f"The setting nats_url has a login, and agents can read the settings: empty it, and make the "
+            f"address the secret {URL} of Agent Zero.",
+        )
 
 
 def _worker(root: Path) -> Check:
