@@ -276,19 +276,20 @@ def test_an_outbox_that_cannot_be_read_is_reported_and_does_not_end_the_worker(
 
 
 class Dripping(BaseHTTPRequestHandler):
-    """A gateway whose answer never ends: a byte now and then, so that no read takes too long."""
+    """A gateway whose answer comes in spaces, so that no read takes long, and has its content at the end."""
 
     def do_GET(self) -> None:
         self.send_response(200)
         self.end_headers()
         try:
-            for _ in range(2000):
+            for _ in range(100):
                 self.wfile.write(b" ")
                 sleep(0.01)
+            self.wfile.write(b'{"records": [{"text": "late"}], "model_id": "late"}')
         except OSError:
             pass
 
-    def log_message(self, *_: object) -> None:
+    def log_message(self, format: str, *_: object) -> None:
         pass
 
 
@@ -301,27 +302,29 @@ def dripping() -> Iterator[str]:
     server.server_close()
 
 
-def test_records_of_the_gateway_that_do_not_come_to_an_end_hold_up_no_task(
+def test_records_of_the_gateway_that_come_too_late_or_are_too_many_are_left_out(
     dripping: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sampled, "TOTAL_SECONDS", 0.1)
-    assert sampled.fetch(dripping, None, "task-1") == []
-    monkeypatch.setattr(sampled, "TOTAL_SECONDS", 600.0)
-    monkeypatch.setattr(sampled, "MOST_BYTES", 5)
+    assert sampled.fetch(dripping, None, "task-1") == [{"text": "late"}]
+    with monkeypatch.context() as patch:
+        patch.setattr(sampled, "TOTAL_SECONDS", 0.1)
+        assert sampled.fetch(dripping, None, "task-1") == []
+    monkeypatch.setattr(sampled, "MOST_BYTES", 20)
     assert sampled.fetch(dripping, None, "task-1") == []
 
 
-async def test_a_gateway_that_does_not_end_its_answer_is_asked_again(
+async def test_a_gateway_whose_answer_comes_too_late_does_not_name_the_model(
     dripping: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("onward.integrations.agent_zero.worker.watch.GATEWAY_SECONDS", 0.1)
+    monkeypatch.setattr("onward.integrations.agent_zero.worker.watch.GATEWAY_SECONDS", 0.2)
     watch = Watch(
         tmp_path, nats_url=None, nats_token=None, gateway_url=dripping, api_key=None,
         redactor=Redactor(), opt_out=OptOut.parse(""), clock=SystemClock(),
     )  # fmt: skip
     try:
         async with asyncio.timeout(30):
-            while "the gateway did not tell its model" not in caplog.text:
+            while "the gateway did not tell its model" not in caplog.text and watch.model["id"] is None:
                 await asyncio.sleep(0.02)
+        assert watch.model["id"] is None
     finally:
         watch.close()

@@ -100,6 +100,12 @@ def test_a_hang_while_a_task_is_sealed_is_the_disks_and_the_task_is_sealed_later
         working.note("task-1")
         aside.blame_for_hang(10.0)
     assert aside.is_sealable("task-1")
+    aside.condemn("task-2", "the worker could not handle it (KeyError)")
+    for _ in range(5):
+        working.note("task-2")
+        assert aside.blame_for_hang(10.0) == "task-2"
+    assert aside.is_sealable("task-2") and not aside.is_suspect("task-2")
+    assert aside.reason("task-2") == "the worker could not handle it (KeyError)"
 
 
 def test_the_next_worker_gets_the_suspects_end_after_all_others_and_then_its_lines_to_be_sealed(
