@@ -113,6 +113,7 @@ def test_a_task_that_the_worker_cannot_handle_is_sealed_and_not_lost(feed: Any) 
     assert [json.loads(line)["op"] for line in child.lines[-1]["lines"]] == ["open", "turn", "close"]
     assert child.lines[-1]["reason"] == "the worker could not handle it (KeyError)"
     assert not [one for one in child.lines if one["op"] in ("turn", "close")]
+    child.say(op="done", id="task-1", **{"as": "failed"})  # an end that was in the pipe before
     child.say(op="done", id="task-1", **{"as": "set_aside"})
     until(lambda: feed.waiting == 0)
     assert feed.counts["failed"] == 0 and feed.counts["set_aside"] == 1

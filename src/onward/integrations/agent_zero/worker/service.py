@@ -282,7 +282,8 @@ class Worker:
         if votes.is_action(event) and self._settings.get("implicit") == "no":
             self._done(event, "opted_out")
             return
-        if votes.is_of_open_task(event, self._open, {str(one.opened["chat"]) for one in self._open.values()}):
+        chats = {str(one.opened["chat"]) for one in self._open.values()}
+        if votes.is_of_open_task(event, set[str | None](self._open), chats):
             self._waiting.add(event)  # its task is about to end
             return
         place = votes.place(event, self._answers)

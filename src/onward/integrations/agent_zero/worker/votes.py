@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
 from onward.integrations.agent_zero import signals
@@ -22,7 +22,7 @@ def linked_task(event: Mapping[str, Any]) -> str | None:
     return link.get("trajectory_id") if isinstance(link, Mapping) else None
 
 
-def is_of_open_task(event: Mapping[str, Any], tasks: Iterable[str], chats: Iterable[str]) -> bool:
+def is_of_open_task(event: Mapping[str, Any], tasks: Container[str | None], chats: Container[str]) -> bool:
     """Checks whether feedback is about one of the ``tasks`` in progress. What names no answer is about the
     one that runs in its chat."""
     if isinstance(event.get("link"), Mapping):

@@ -274,6 +274,8 @@ class Feed:
                 if self._child is not None and self._child.code:
                     self._blame(self._child.code)
                 self._child = None  # only now: the next worker is started when the end of this one is known
+            elif told.get("as") == "failed" and self._aside.reason(str(told.get("id"))):
+                continue  # its end was on the way when it was put aside
             elif told.get("op") == "done":
                 self._forget(str(told.get("id")))
                 self.counts[str(told.get("as"))] = self.counts.get(str(told.get("as")), 0) + 1
