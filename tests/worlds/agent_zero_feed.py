@@ -49,6 +49,10 @@ class FakeChild:
         (self._data / "working").write_text(task)
         self._hangs = True
 
+    def goes_on(self) -> None:
+        self._hangs = False
+        self.say(op="figures")
+
     def kill(self) -> None:
         self.is_killed = True
         if self.ends_when_killed:

@@ -193,6 +193,21 @@ def test_a_worker_that_works_or_waits_is_not_ended(tmp_path: Path, monkeypatch: 
         until(lambda: worker.is_killed)
 
 
+def test_a_worker_without_progress_is_reported_before_it_is_ended_and_until_it_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("onward.integrations.agent_zero.plugin.helpers.feed.QUIET_SECONDS", 0.02)
+    with feed_with_fakes(tmp_path, monkeypatch) as feed:
+        feed.put(dict(OPENED))
+        until(lambda: bool(FakeChild.made))
+        worker = FakeChild.made[0]
+        worker.hang("task-1")
+        until(lambda: feed.reason == "the worker has made no progress for 0.02 seconds")
+        worker.goes_on()
+        until(lambda: feed.reason == "")
+        assert not worker.is_killed
+
+
 def test_a_worker_that_the_system_cannot_end_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

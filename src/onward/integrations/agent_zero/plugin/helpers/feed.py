@@ -32,6 +32,8 @@ PAUSES = (0.5, 30.0)
 STEADY_SECONDS = 60.0
 """Life of a worker after which the next start waits for the first pause only."""
 _TICK = 1.0
+QUIET_SECONDS = 30.0
+"""Time without progress after which the status page says so."""
 UNKILLED_SECONDS = 10.0
 """Time after which a worker that was ended, and is still there, is reported."""
 LOOK_SECONDS = 30.0
@@ -241,6 +243,8 @@ class Feed:
         if self._killed is None and self._silence.is_hang(child.signs, now):
             self._killed = now
             child.kill()
+        elif self._killed is None and self._silence.seconds >= QUIET_SECONDS:
+            self.reason = f"the worker has made no progress for {QUIET_SECONDS:g} seconds"
         elif self._killed is not None and now - self._killed >= UNKILLED_SECONDS:
             self.reason = "the worker hangs, and the system cannot end it: it waits for a disk"
 

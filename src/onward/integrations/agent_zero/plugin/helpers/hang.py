@@ -23,7 +23,8 @@ class Silence:
     def __init__(self, limit: float, now: float) -> None:
         self.limit = limit
         self._signs = 0
-        self._seconds = 0.0
+        self.seconds = 0.0
+        """Time since the last sign."""
         self._looked = now
 
     def is_hang(self, signs: int, now: float) -> bool:
@@ -31,7 +32,7 @@ class Silence:
         messages from the worker so far."""
         passed, self._looked = now - self._looked, now
         if signs != self._signs:
-            self._signs, self._seconds = signs, 0.0
+            self._signs, self.seconds = signs, 0.0
             return False
-        self._seconds += min(max(passed, 0.0), LONGEST_STEP)
-        return self._seconds >= (self.limit if signs else max(self.limit, START_SECONDS))
+        self.seconds += min(max(passed, 0.0), LONGEST_STEP)
+        return self.seconds >= (self.limit if signs else max(self.limit, START_SECONDS))
