@@ -2,7 +2,7 @@
 
 The plugin ends a worker that hangs. A worker whose Agent Zero has ended has no one to do so: the kernel's
 alarm, which needs nothing of this process, ends it after twice the time. Waiting for a plugin that does not
-read is no hang.
+read is no hang. A pause of the whole container can let the alarm ring, too; the plugin blames no task for it.
 """
 
 from __future__ import annotations

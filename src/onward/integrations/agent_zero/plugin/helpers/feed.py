@@ -300,18 +300,20 @@ class Feed:
 
     def _blame(self, code: int) -> None:
         """Finds out which task an end of the worker is due to."""
-        if self._killed is not None or code == -signal.SIGALRM:  # the worker's own alarm for a hang
-            self._killed = None
-            seconds = self._silence.limit
-            name = self._aside.blame_for_hang(seconds)
+        at_once = True  # the cause is gone, or comes last
+        if self._killed is not None:
+            seconds, name = self._silence.limit, self._aside.blame_for_hang(self._silence.limit)
             at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
             self.hangs = {"count": self.hangs["count"] + 1, "at": at, "seconds": seconds}
             on = " on a task" if name else ""
             self.reason = f"the worker made no progress{on} for {seconds:g} seconds and was ended"
+            at_once = bool(name)
+        elif code == -signal.SIGALRM:  # later than the limit here, so this process did not run either
+            self.reason = "the worker is started again after a pause of this machine"
         else:
-            name = "" if self._stopping else self._aside.blame(code)
             self.reason = f"the worker ended with code {code}: see worker.log"
-        if name:  # the cause is gone, or comes last
+            at_once = not self._stopping and bool(self._aside.blame(code))
+        if at_once:
             self._pause, self._next_start = PAUSES[0], time.monotonic() + PAUSES[0]
 
     def _on_heard(self, told: dict[str, Any] | None) -> None:
