@@ -80,7 +80,10 @@ async def test_the_status_page_shows_the_state_and_its_switches_work_by_keyboard
     await expect(facts).to_contain_text("Recorded12")
     await expect(facts).to_contain_text("agent-zero-rl-v2.4 (version 2.4)")
     await expect(facts).to_contain_text("Waiting for the bus3")
-    await expect(facts).to_contain_text("each ended the worker2. Try again: onward agent-zero retry")
+    await expect(facts).to_contain_text("could not record them2. Try again: onward agent-zero retry")
+    await expect(facts).to_contain_text(
+        "made no progress3 times, after 300 seconds, the last time at 2026-03-28T12:00:00Z"
+    )
     pause = page.get_by_role("switch", name="Pause all recording")
     await pause.focus()
     await page.keyboard.press("Space")

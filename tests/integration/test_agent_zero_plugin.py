@@ -361,8 +361,8 @@ async def test_a_worker_that_cannot_start_is_started_less_and_less_often_and_the
     broken.chmod(0o755)
     monkeypatch.setattr(feed, "PAUSES", (0.05, 30.0))
     monkeypatch.setattr(feed, "_TICK", 0.02)
-    host.runtime.feed._pause = 0.05
     host.config["python"] = str(broken)
+    host.runtime.feed._pause = 0.05  # the thread looks at the settings from now on
     await host.ask("Hi")
     await until(lambda: starts.exists() and len(starts.read_text().split()) >= 5)
     assert host.runtime.feed._pause >= 0.05 * 2**4  # although each said once that it works

@@ -59,6 +59,7 @@ class Recorded:
         return {
             "state": "paused" if self.paused else "recording", "reason": "", "recorded": 12, "queued": 3,
             "open": 1, "feedback": 2, "opted_out": 0, "dropped": 0, "held": 0, "set_aside": 2,
+            "hangs": {"count": 3, "at": "2026-03-28T12:00:00Z", "seconds": 300.0},
             "nats": "connected", "gateway": "http://127.0.0.1:3000", "version": "0.1.0",
             "model": {"id": "agent-zero-rl-v2.4", "version": "2.4", "event": "deployed",
                       "deployed_at": "2026-03-28T12:00:00Z"},

@@ -24,13 +24,14 @@ class ThreadChild:
 
     pid = None
     code = None
+    signs = 0
 
     def __init__(
         self, python: str, root: Path, data: Path, heard: Callable[[dict[str, Any] | None], None]
     ) -> None:
         data.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._lines: queue.Queue[bytes | None] = queue.Queue()
-        self._heard = heard
+        self._to_plugin = heard
         self._thread = threading.Thread(
             target=self._run, args=(root, data), name="onward-worker", daemon=True
         )
@@ -40,11 +41,15 @@ class ThreadChild:
     def is_running(self) -> bool:
         return self._thread.is_alive()
 
-    def write(self, written: bytes) -> bool:
+    def _heard(self, told: dict[str, Any] | None) -> None:
+        self.signs += 1
+        self._to_plugin(told)
+
+    def write(self, written: bytes, look: Callable[[], None] = lambda: None) -> bool:
         self._lines.put(written)
         return self.is_running
 
-    def leave(self, timeout: float) -> None:
+    def leave(self, timeout: float, look: Callable[[], None] = lambda: None) -> None:
         self.write(line({"op": "leave"}))
         self.end(timeout)
 

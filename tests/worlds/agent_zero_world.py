@@ -25,6 +25,7 @@ class Collected:
         self.worker: dict[str, Any] = {}
         self.counts: dict[str, int] = {}
         self.reason = ""
+        self.hangs: dict[str, Any] = {"count": 0, "at": None, "seconds": None}
         self.is_up = True
         self.on_settings: Callable[[dict[str, Any]], None] = lambda given: None
 

@@ -109,9 +109,9 @@ def uninstall(path: Root, dry_run: DryRun = False, as_json: AsJson = False) -> N
 
 @agent_zero.command()
 def retry(path: Root) -> None:
-    """Try the tasks again that were put aside, since the worker ended on each of them.
+    """Try the tasks again that were put aside, since the worker ended or hung on each of them.
 
-    The running worker records them one by one. One that ends it again stays where it is.
+    The running worker records them one by one. One that fails again stays where it is.
 
     onward agent-zero retry --path /a0
     """

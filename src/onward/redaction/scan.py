@@ -21,6 +21,7 @@ from onward.redaction.expressions import compiled, latin1
 from onward.redaction.judging import assigned_values, near_values
 from onward.redaction.rule import Check, Hit, Rule, Span
 from onward.redaction.rules.catalogue import CHECKS, RULES
+from onward.redaction.steps import step
 
 _LONGEST_RETRY = 512
 _GATE_MEMORY = 24 << 20
@@ -119,6 +120,7 @@ def scan_plain(buffer: bytes) -> list[Hit]:
     hits: list[Hit] = []
     possible = set(_PREFILTER.Match(buffer, True))
     for gate in _GATES:
+        step()
         gated = possible & gate.members
         possible -= gated
         if gated:
@@ -160,6 +162,7 @@ def _texts_of_interest(gate: _Gate, buffer: bytes) -> list[Span]:
 
 
 def _run(entry: _Compiled, buffer: bytes) -> Iterator[Hit]:
+    step()
     by_value = _BY_VALUE.get(entry.rule.take)
     return _matches(entry, buffer) if by_value is None else by_value(entry.expression, buffer)
 

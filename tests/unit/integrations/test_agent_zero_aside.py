@@ -4,28 +4,25 @@ from __future__ import annotations
 
 import json
 import os
-import time
-from collections.abc import Callable
+from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from agent_zero_feed import CLOSED, OPENED, TURN, FakeChild, feed_with_fakes, until
 from agent_zero_world import recorded
 
+from onward.bus.outbox import Outbox
 from onward.contracts import Trajectory, validate
 from onward.errors import RedactionError
-from onward.integrations.agent_zero.plugin.helpers import feed as feeding
 from onward.integrations.agent_zero.plugin.helpers import log
 from onward.integrations.agent_zero.plugin.helpers.aside import ATTEMPTS, Aside, Working
+from onward.integrations.agent_zero.plugin.helpers.feed import Feed
+from onward.integrations.agent_zero.plugin.helpers.lines import line
 from onward.integrations.agent_zero.worker.service import Worker
 
-OPENED = {
-    "op": "open", "t": "task-1", "root": "chat", "chat": "chat", "agent": 0, "at": 1.0,
-    "content": {"user_message": "Count the poppies."},
-}  # fmt: skip
-TURN = {"op": "turn", "t": "task-1", "n": 1, "at": 1.5, "new": [], "calls": [], "response": "Three."}
-CLOSED = {"op": "close", "t": "task-1", "at": 2.0, "status": "success", "result": "Three."}
+NOW = datetime(2026, 3, 28, tzinfo=UTC)
 
 
 def test_only_the_task_that_the_worker_worked_on_is_blamed_for_its_end(tmp_path: Path) -> None:
@@ -43,64 +40,20 @@ def test_only_the_task_that_the_worker_worked_on_is_blamed_for_its_end(tmp_path:
     assert aside.reason("task-2") == ""
 
 
-class Child:
-    """Stands in for the worker's process."""
-
-    made: list[Child]
-
-    def __init__(self, python: str, root: Path, data: Path, heard: Callable[[Any], None]) -> None:
-        self.lines: list[dict[str, Any]] = []
-        self.is_running, self.code, self.pid = True, None, 1
-        self._heard = heard
-        self.made.append(self)
-
-    def write(self, line: bytes) -> bool:
-        self.lines.append(json.loads(line))
-        return True
-
-    def die(self, code: int) -> None:
-        self.code, self.is_running = code, False  # type: ignore[assignment]
-        self._heard(None)
-
-    def say(self, **told: Any) -> None:
-        self._heard(told)
-
-    def end(self, timeout: float) -> None:
-        pass
-
-
 @pytest.fixture
-def feed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    Child.made = []
-    monkeypatch.setattr(feeding, "Child", Child)
-    monkeypatch.setattr(feeding, "PAUSES", (0.01, 0.02))
-    monkeypatch.setattr(feeding, "_TICK", 0.01)
-    host = SimpleNamespace(data=tmp_path, root=tmp_path, project=lambda agent: "", version=lambda: "v1.7")
-    settings: Any = SimpleNamespace(
-        host=host, why_not=lambda agent, root: "", of_worker=lambda: {"python": ""},
-        switches=SimpleNamespace(is_opted_out=lambda project: False),
-    )  # fmt: skip
-    made = feeding.Feed(settings)
-    yield made
-    made.close(0.1)
-
-
-def until(check: Callable[[], Any]) -> None:
-    limit = time.monotonic() + 30
-    while not check():
-        if time.monotonic() > limit:
-            raise TimeoutError("the feed did not come so far")
-        time.sleep(0.005)
+def feed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Feed]:
+    with feed_with_fakes(tmp_path, monkeypatch) as made:
+        yield made
 
 
 def die_on(task: str, folder: Path, times: int) -> None:
     """Ends the worker in the middle of ``task``, again and again."""
     for _ in range(times):
-        child = Child.made[-1]
+        child = FakeChild.made[-1]
         until(lambda child=child: any(one.get("t") == task for one in child.lines))
         (folder / "working").write_text(task)
         child.die(-9)
-        until(lambda child=child: Child.made[-1] is not child)
+        until(lambda child=child: FakeChild.made[-1] is not child)
 
 
 def test_a_task_in_progress_is_sealed_as_far_as_it_is_and_again_with_its_end(
@@ -110,8 +63,9 @@ def test_a_task_in_progress_is_sealed_as_far_as_it_is_and_again_with_its_end(
     feed.put({**OPENED, "t": "task-2"})
     feed.put(dict(TURN))
     die_on("task-1", tmp_path, ATTEMPTS)
-    child = Child.made[-1]
+    child = FakeChild.made[-1]
     until(lambda: len(child.lines) >= 3)
+    assert child.lines[0]["unfinished"] == ["task-1"]
     sealed = [one for one in child.lines if one["op"] == "aside"]
     assert [(one["id"], one["whole"], len(one["lines"])) for one in sealed] == [("task-1", False, 2)]
     assert {one["t"] for one in child.lines if one["op"] == "open"} == {"task-2"}  # the other one goes on
@@ -133,12 +87,12 @@ def test_a_task_that_even_ends_the_worker_unread_stays_in_memory_and_holds_up_no
     feed.put(dict(CLOSED))
     die_on("task-1", tmp_path, ATTEMPTS)
     for _ in range(ATTEMPTS):
-        child = Child.made[-1]
+        child = FakeChild.made[-1]
         until(lambda child=child: any(one["op"] == "aside" for one in child.lines))
         (tmp_path / "working").write_text("task-1")
         child.die(-9)
-        until(lambda child=child: Child.made[-1] is not child)
-    last = Child.made[-1]
+        until(lambda child=child: FakeChild.made[-1] is not child)
+    last = FakeChild.made[-1]
     feed.put({**OPENED, "t": "task-2"})
     until(lambda: any(one.get("t") == "task-2" for one in last.lines))
     assert not [one for one in last.lines if one["op"] == "aside"]
@@ -147,8 +101,8 @@ def test_a_task_that_even_ends_the_worker_unread_stays_in_memory_and_holds_up_no
 
 def test_a_task_that_the_worker_cannot_handle_is_sealed_and_not_lost(feed: Any) -> None:
     feed.put(dict(OPENED))
-    until(lambda: Child.made and any(one.get("t") == "task-1" for one in Child.made[-1].lines))
-    child = Child.made[-1]
+    until(lambda: FakeChild.made and any(one.get("t") == "task-1" for one in FakeChild.made[-1].lines))
+    child = FakeChild.made[-1]
     child.say(op="broken", id="task-1", reason="the worker could not handle it (KeyError)")
     child.say(op="broken", id="task-0", reason="one that was tried again")
     until(lambda: child.lines[-1]["op"] == "aside")
@@ -159,6 +113,7 @@ def test_a_task_that_the_worker_cannot_handle_is_sealed_and_not_lost(feed: Any) 
     assert [json.loads(line)["op"] for line in child.lines[-1]["lines"]] == ["open", "turn", "close"]
     assert child.lines[-1]["reason"] == "the worker could not handle it (KeyError)"
     assert not [one for one in child.lines if one["op"] in ("turn", "close")]
+    child.say(op="done", id="task-1", **{"as": "failed"})  # an end that was in the pipe before
     child.say(op="done", id="task-1", **{"as": "set_aside"})
     until(lambda: feed.waiting == 0)
     assert feed.counts["failed"] == 0 and feed.counts["set_aside"] == 1
@@ -223,12 +178,15 @@ def test_what_is_put_aside_is_unread_and_encrypted_until_it_is_tried_again(tmp_p
     assert document["metadata"]["outcome"] == {"status": "completed_successfully"}
 
 
-def test_a_task_that_was_put_aside_before_its_end_is_recorded_as_abandoned(tmp_path: Path) -> None:
-    worker = Worker(tmp_path, tmp_path, lambda told: None)
-    worker.take({"op": "settings"})
-    worker.take(
+def test_a_task_that_was_put_aside_before_agent_zero_ended_is_recorded_as_abandoned(tmp_path: Path) -> None:
+    before = Worker(tmp_path, tmp_path, lambda told: None)
+    before.take({"op": "settings"})
+    before.take(
         {"op": "aside", "id": "task-1", "reason": "r", "lines": lines_of(OPENED, TURN), "whole": False}
     )
+    before.end()
+    worker = Worker(tmp_path, tmp_path, lambda told: None)
+    worker.take({"op": "settings"})
     worker._failed.ask_again()
     worker.tick()
     worker.end()
@@ -244,6 +202,66 @@ def test_a_task_that_its_user_excludes_is_removed_from_those_put_aside(tmp_path:
     worker.take({"op": "drop", "t": "task-1"})
     assert worker._failed.count() == 0
     worker.end()
+
+
+def test_a_task_in_progress_that_was_put_aside_is_not_tried_again_before_its_end(tmp_path: Path) -> None:
+    """Else its beginning would be recorded as abandoned, and its end could not be stored beside it."""
+    worker = Worker(tmp_path, tmp_path, lambda told: None)
+    worker.take({"op": "settings", "unfinished": ["task-2"]})
+    aside = {"op": "aside", "id": "task-1", "reason": "r"}
+    worker.take({**aside, "lines": lines_of(OPENED), "whole": False})
+    worker._failed.put("task-2", lines_of({**OPENED, "t": "task-2"}), "of the worker before", NOW)
+    assert worker._failed.ask_again() == 2
+    worker.tick()
+    worker.tick()
+    assert worker._failed.count() == 2 and recorded(tmp_path) == []
+    worker.take({**aside, "lines": lines_of(OPENED, TURN, CLOSED), "whole": True})
+    worker.tick()
+    assert worker._failed.all()[0].held_id == "task-2" and worker._failed.count() == 1
+    worker.end()
+    (document,) = recorded(tmp_path)
+    assert document["metadata"]["outcome"] == {"status": "completed_successfully"}
+
+
+def test_the_beginning_of_a_task_does_not_replace_the_whole_that_was_sealed_before_it(tmp_path: Path) -> None:
+    """On a full disk both wait, and come in any order."""
+    worker = Worker(tmp_path, tmp_path, lambda told: None)
+    worker.take({"op": "settings"})
+    aside = {"op": "aside", "id": "task-1", "reason": "r"}
+    worker.take({**aside, "lines": lines_of(OPENED, TURN, CLOSED), "whole": True})
+    worker.take({**aside, "lines": lines_of(OPENED), "whole": False})
+    worker._failed.ask_again()
+    worker.tick()
+    worker.end()
+    (document,) = recorded(tmp_path)
+    assert document["metadata"]["outcome"] == {"status": "completed_successfully"}
+
+
+def test_a_vote_on_a_task_that_was_put_aside_is_put_aside_too_and_tried_after_it(tmp_path: Path) -> None:
+    heard: list[dict[str, Any]] = []
+    worker = Worker(tmp_path, tmp_path, heard.append)
+    worker.take({"op": "settings"})
+    aside = {"op": "aside", "reason": "r", "whole": True}
+    worker.take({**aside, "id": "task-1", "lines": lines_of(OPENED, {**TURN, "messages": ["m1"]}, CLOSED)})
+    vote = {
+        "op": "feedback", "id": "a-vote", "chat": "chat", "message": "m1", "at": 3.0,
+        "said": {"signal": "thumbs_up", "kind": "explicit", "source": "webui"},
+        "link": {"trajectory_id": "task-1", "turn_id": 1, "session_id": "a0-chat"},
+    }  # fmt: skip
+    worker.take(vote)
+    reason = "it is about a task that was put aside"
+    assert heard[-1] == {"op": "broken", "id": "a-vote", "reason": reason}
+    worker.take({**aside, "id": "a-vote", "lines": [line(vote).decode()]})
+    assert worker._failed.ask_again() == 2
+    for _ in range(3):
+        worker.tick()
+    assert worker._failed.count() == 0
+    worker.end()
+    box = Outbox(tmp_path / "feedback.db")
+    (message,) = box.next_batch()
+    box.close()
+    stored = json.loads(message.body)
+    assert (stored["signal"], stored["trajectory_id"], stored["turn_id"]) == ("thumbs_up", "task-1", 1)
 
 
 def test_the_log_is_rotated_while_it_is_written_and_bounded_in_total(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -13,6 +14,7 @@ from commands import run_bytes
 
 from onward.integrations.agent_zero import install
 from onward.integrations.agent_zero.check import check_gateway
+from onward.integrations.agent_zero.worker import hangs
 from onward.integrations.agent_zero.worker.failed import FailedTasks
 
 PLUGIN = "usr/plugins/onward"
@@ -58,6 +60,41 @@ def test_tasks_that_were_put_aside_are_named_by_the_check_and_tried_again_by_a_c
     tried = [failed.next_again(), failed.next_again(), failed.next_again()]
     assert tried == [("task-1", [{"op": "close"}]), ("task-2", [{"op": "close"}]), None]
     assert failed.count() == 2  # until they are recorded
+
+
+def test_a_worker_that_hung_is_named_by_the_check_in_plain_words(zero: Path) -> None:
+    install.install(zero)
+    closed = "--gateway", "http://127.0.0.1:1", "--nats", "nats://127.0.0.1:1"
+    _, output = run("check", "--path", zero, *closed)
+    (before,) = [line for line in output.splitlines() if " worker: " in line]
+    assert before.startswith("ok   worker: The worker runs with ") and "progress" not in before
+    data = zero / PLUGIN / "data"
+    data.mkdir()
+    hangs.save(data, {"count": 1, "at": "2026-03-28T12:00:00Z", "seconds": 300.0})
+    _, output = run("check", "--path", zero, *closed)
+    assert (
+        f"{before} It made no progress for 300 seconds, was ended and started again: once in one run of "
+        f"Agent Zero, the last time at 2026-03-28T12:00:00Z.\n"
+    ) in output
+
+
+def test_a_login_in_the_settings_which_agents_can_read_fails_the_check(zero: Path) -> None:
+    install.install(zero)
+    closed = "--gateway", "http://127.0.0.1:1"
+    for login, fails in (("", False), ("agent:" + "pass" * 3 + "@", True)):
+        url = f"nats://{login}127.0.0.1:1"
+        (zero / PLUGIN / "config.json").write_text(json.dumps({"nats_url": url}))
+        _, output = run("check", "--path", zero, *closed)
+        assert ("FAIL settings: The setting nats_url has a login, and agents can read" in output) == fails
+        assert "passpass" not in output
+
+
+def test_an_address_that_cannot_be_read_is_refused_without_its_password(zero: Path) -> None:
+    for password in ("pa[ss", "pa\u2100ss"):
+        url = f"nats://agent:{password}@127.0.0.1:4222"
+        code, output = run("check", "--path", zero, "--gateway", "http://127.0.0.1:1", "--nats", url)
+        assert code == 1 and "FAIL bus: The address nats://127.0.0.1:4222 cannot be read: " in output
+        assert "ss@" not in output and password not in output and "Traceback" not in output
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from onward.bus import Bus
 from onward.errors import OnwardError, hide_login
 from onward.files import read_json
 from onward.integrations.agent_zero import install
+from onward.integrations.agent_zero.worker import hangs
 from onward.integrations.agent_zero.worker.failed import FailedTasks
 from onward.integrations.agent_zero.worker.secrets import TOKEN, URL, Secrets
 
@@ -48,7 +49,7 @@ async def check(root: Path, *, gateway: str | None = None, nats: str | None = No
     install.require_agent_zero(root)
     found = [_files(root)]
     if install.installed_version(root) is not None:
-        found += [_version(root), _worker(root), _set_aside(root)]
+        found += [_version(root), *_settings(root), _worker(root), _set_aside(root)]
     found += _hooks(root)
     given = settings_of(root)
     gateway_url = gateway or str(given.get("gateway_url") or os.environ.get("TENSORZERO_BASE_URL", GATEWAY))
@@ -105,11 +106,26 @@ def _version(root: Path) -> Check:
     )
 
 
+def _settings(root: Path) -> Iterator[Check]:
+    """Yields a failure if the settings, which agents can read, have a login."""
+    try:
+        has_login = urlsplit(str(settings_of(root).get("nats_url") or "")).username is not None
+    except ValueError:
+        return  # the check of the bus says it
+    if has_login:
+        yield Check(
+            "settings",
+            False,
+            f"The setting nats_url has a login, and agents can read the settings: empty it, and make the "
+            f"address the secret {URL} of Agent Zero.",
+        )
+
+
 def _worker(root: Path) -> Check:
     found = read_json(root / install.WORKER)
     python = found.get("python") if isinstance(found, dict) else None
     if isinstance(python, str) and os.access(python, os.X_OK):
-        return Check("worker", True, f"The worker runs with {python}.")
+        return Check("worker", True, f"The worker runs with {python}. {hangs.sentence(_data(root))}".rstrip())
     return Check(
         "worker",
         False,
@@ -119,7 +135,7 @@ def _worker(root: Path) -> Check:
 
 
 def _set_aside(root: Path) -> Check:
-    """Looks for tasks on which the worker ended each time."""
+    """Looks for tasks that the worker could not record."""
     try:
         found = FailedTasks(_data(root)).all()
     except OnwardError as error:
@@ -215,6 +231,10 @@ async def _bus(root: Path, url: str, token: str | None) -> Check:
     shown = hide_login(url)
     try:
         login = None if urlsplit(url).password else token
+    except ValueError:  # its text may have the password
+        why = f"The address {shown} cannot be read: write a sign in its password as %XX, such as %5B for [."
+        return Check("bus", False, f"{why} {_waiting(root)}")
+    try:
         bus = await Bus.connect(url, token=login, connect_timeout=SECONDS)
     except (OnwardError, ValueError) as error:
         why = str(error)

@@ -35,9 +35,11 @@ def main() -> None:
         except OSError:
             pass  # Agent Zero has ended; the work goes on to its end
 
+    from onward.integrations.agent_zero.worker.heartbeat import Heartbeat
     from onward.integrations.agent_zero.worker.service import Worker
 
-    worker = Worker(given.root, given.data, say)
+    heartbeat = Heartbeat(say, with_alarm=True)
+    worker = Worker(given.root, given.data, say, heartbeat)
     lines: queue.Queue[bytes | None] = queue.Queue(1024)
     parent = os.getppid()
     threading.Thread(target=_read, args=(lines,), name="onward-input", daemon=True).start()
@@ -50,13 +52,15 @@ def main() -> None:
             line = b"" if os.getppid() == parent else None
         if line is None:
             break
-        if line:
-            worker.take_line(line)
-        if time.monotonic() - told >= TICK_SECONDS:
-            worker.tick()
-            log.follow(given.data)
-            told = time.monotonic()
-    worker.end()
+        with heartbeat.work():
+            if line:
+                worker.take_line(line)
+            if time.monotonic() - told >= TICK_SECONDS:
+                worker.tick()
+                log.follow(given.data)
+                told = time.monotonic()
+    with heartbeat.work():
+        worker.end()
 
 
 def _read(lines: queue.Queue[bytes | None]) -> None:

@@ -1,5 +1,5 @@
-"""Tasks that were put aside, since the worker ended on each of them or could not handle it: sealed, counted,
-and tried again on request.
+"""Tasks that were put aside, since the worker ended or hung on each of them or could not handle it: sealed,
+counted, and tried again on request.
 
 Invariants: their lines are not redacted, so they are written only encrypted. A task stays in the folder until
 it is recorded: a try that ends the worker once more loses nothing, and is not repeated by itself.
@@ -8,7 +8,7 @@ it is recorded: a try that ends the worker once more loses nothing, and is not r
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,8 @@ from onward.files import read_json, write_whole
 NAME = "failed"
 """The folder is ``failed.held``, its key ``failed.key``."""
 REASON = "ends_worker"
+VOTE = "vote"
+"""Reason in the facts of a vote, which is tried after all tasks: it may be about one of them."""
 
 
 class FailedTasks:
@@ -30,11 +32,16 @@ class FailedTasks:
 
     def put(self, name: str, lines: list[str], reason: str, now: datetime) -> None:
         """Seals the lines of a task, in place of those from before. Raises OnwardError."""
-        self._held.hold({"trajectory_id": name, "lines": lines}, REASON, reason, now)
+        kind = VOTE if lines and lines[0].startswith('{"op":"feedback"') else REASON
+        self._held.hold({"trajectory_id": name, "lines": lines}, kind, reason, now)
 
     def count(self) -> int:
         """Returns their number. Raises ObjectError."""
         return len(self._held.names())
+
+    def has(self, name: str) -> bool:
+        """Raises ObjectError."""
+        return name in self._held.names()
 
     def all(self) -> list[Held]:
         """Returns the facts of each. Raises ObjectError."""
@@ -46,23 +53,27 @@ class FailedTasks:
 
     def ask_again(self) -> int:
         """Lets the worker try all of them again; returns their number. Raises OSError, ObjectError."""
-        names = self._held.names()
-        if names:
-            write_whole(self._again, json.dumps(names).encode(), 0o600)
+        names = [held.held_id for held in sorted(self.all(), key=lambda held: held.reason == VOTE)]
+        self._save(names)
         return len(names)
 
-    def next_again(self) -> tuple[str, list[Mapping[str, Any]]] | None:
-        """Takes one task from that list, and returns its id and events; None at the end of the list. Raises
-        OnwardError, OSError, ValueError for one that cannot be read: it is not on the list any more."""
+    def next_again(self, but: Collection[str] = ()) -> tuple[str, list[Mapping[str, Any]]] | None:
+        """Takes one task from that list, and returns its id and events; None if there is none beside ``but``,
+        which stay on it. Raises OnwardError, OSError, ValueError for one that cannot be read: it is not on
+        the list any more."""
         names = read_json(self._again)
-        if not isinstance(names, list) or not names:
-            self._again.unlink(missing_ok=True)
+        if not isinstance(names, list):
             return None
-        name, *rest = names
-        if rest:
-            write_whole(self._again, json.dumps(rest).encode(), 0o600)
-        else:
-            self._again.unlink(missing_ok=True)
-        if name not in self._held.names():
+        name = next((one for one in names if one not in but), None)
+        if name is None:
+            return None
+        self._save([one for one in names if one != name])
+        if not self.has(name):
             return str(name), []
         return str(name), [json.loads(line) for line in self._held.open(str(name))["lines"]]
+
+    def _save(self, names: list[str]) -> None:
+        if names:
+            write_whole(self._again, json.dumps(names).encode(), 0o600)
+        else:
+            self._again.unlink(missing_ok=True)

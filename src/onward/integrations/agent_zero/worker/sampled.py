@@ -7,13 +7,18 @@ something was left out gets none: the redactor must see as text whatever the tok
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from onward.integrations.agent_zero.plugin.helpers.drafts import OMITTED
 from onward.telemetry import logs
 
 SECONDS = 2.0
+"""Limit of each step of a request."""
+TOTAL_SECONDS = 10.0
+"""Limit of a whole answer. The task is stored without its records, if they do not arrive until then."""
+MOST_BYTES = 64 << 20
 TRIES = 2
 _log = logs.get("agent_zero")
 
@@ -26,14 +31,24 @@ def fetch(gateway_url: str, api_key: str | None, task: str) -> list[dict[str, An
     url = f"{gateway_url.rstrip('/')}/v1/records/{task}"
     for _ in range(TRIES):
         try:
-            answer = httpx.get(url, headers=headers, timeout=SECONDS, trust_env=False)
-            told = answer.json() if answer.status_code == 200 else {}
+            with httpx.stream("GET", url, headers=headers, timeout=SECONDS, trust_env=False) as answer:
+                told = json.loads(_body(answer.iter_bytes())) if answer.status_code == 200 else {}
         except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
             _log.warning("the records of a task could not be fetched", reason=type(error).__name__)
             continue
         found = told.get("records") if isinstance(told, dict) else None
         return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
     return []
+
+
+def _body(pieces: Iterator[bytes]) -> bytes:
+    """Raises ValueError for an answer that does not come to an end."""
+    until, found = time.monotonic() + TOTAL_SECONDS, bytearray()
+    for piece in pieces:
+        found += piece
+        if len(found) > MOST_BYTES or time.monotonic() > until:
+            raise ValueError
+    return bytes(found)
 
 
 def add_record(turn: dict[str, Any], records: list[dict[str, Any]]) -> None:

@@ -3,7 +3,7 @@
 A task that cannot be stored at present, for example because the disk is full, is tried again until it can,
 and is not confirmed before. Agent Zero stores its events meanwhile, and gives them to the next worker if this
 one dies: a task that was stored already is stored once, since its id is the same. What the worker works on is
-noted in a file, so that a task on which it dies each time is found and put aside.
+noted in a file, so that a task on which it dies or hangs each time is found and put aside.
 """
 
 from __future__ import annotations
@@ -12,36 +12,33 @@ import json
 import re
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from onward.capture.opt_out import OptOut
 from onward.capture.recorder import Recorder
 from onward.capture.recorder.preparation import agents_redactor
 from onward.clock import SystemClock
 from onward.errors import ConflictError, ContractError, OnwardError, RedactionError
-from onward.integrations.agent_zero import signals
+from onward.integrations.agent_zero.plugin.helpers import hang
 from onward.integrations.agent_zero.plugin.helpers.aside import Working
-from onward.integrations.agent_zero.worker import sampled
-from onward.integrations.agent_zero.worker.answers import Answers, Place
+from onward.integrations.agent_zero.worker import hangs, sampled, votes
+from onward.integrations.agent_zero.worker.answers import Answers
 from onward.integrations.agent_zero.worker.assembly import HOST_ENDED, Assembly
 from onward.integrations.agent_zero.worker.failed import FailedTasks
 from onward.integrations.agent_zero.worker.fitting import fit
+from onward.integrations.agent_zero.worker.heartbeat import Heartbeat
 from onward.integrations.agent_zero.worker.reruns import renamed
 from onward.integrations.agent_zero.worker.secrets import KEY, TOKEN, URL, Secrets
+from onward.integrations.agent_zero.worker.waiting import Event, Waiting
 from onward.integrations.agent_zero.worker.watch import Watch
-from onward.retry import Backoff
+from onward.redaction.steps import reported
 from onward.telemetry import logs
 
-Event = Mapping[str, Any]
 Say = Callable[[dict[str, Any]], None]
-RETRY_SECONDS = 1.0
-"""First pause before what could not be stored is tried again; it doubles up to ``LONGEST_PAUSE``."""
-LONGEST_PAUSE = 10.0
 END_SECONDS = 2.0
-ENDED_SECONDS = 30.0
-"""Age at which a task that has ended is no longer the one that was stopped."""
 _NAME = re.compile(rb'"(?:t|id)":"([^"]{1,200})"')
 """Id of a line's task or vote, which stands at the begin of the line."""
 _log = logs.get("agent_zero")
@@ -50,23 +47,24 @@ _log = logs.get("agent_zero")
 class Worker:
     """Called by one thread. ``say`` sends a message to Agent Zero's process."""
 
-    def __init__(self, root: Path, data: Path, say: Say) -> None:
-        self._data, self._say = data, say
+    def __init__(self, root: Path, data: Path, say: Say, heartbeat: Heartbeat | None = None) -> None:
+        """``heartbeat`` is None in a test whose worker is no process."""
+        self._heartbeat = heartbeat or Heartbeat(say)
+        self._data, self._say = data, self._heartbeat.say
         self._secrets = Secrets(root)
         self._settings: dict[str, Any] = {}
         self._recorder: Recorder | None = None
         self._watch: Watch | None = None
         self._answers = Answers(data / "answers.db")
         self._open: dict[str, Assembly] = {}
-        self._later: list[tuple[float, Event]] = []
-        """Events to be tried again, and when."""
-        self._backoff = Backoff(RETRY_SECONDS, LONGEST_PAUSE)
-        self._failures = 0
-        self._reason = ""
+        self._waiting = Waiting()
+        self._reason = self._problem = ""
         self._working = Working(data)
         self._failed = FailedTasks(data)
         self._retried: set[str] = set()
         """Tasks from the sealed folder that are tried again."""
+        self._sealed: dict[str, bool] = {}
+        """Task that was sealed → whether with its end."""
 
     def take_line(self, line: bytes) -> None:
         """Reads and handles one event of the plugin."""
@@ -85,31 +83,33 @@ class Worker:
     def take(self, event: Event) -> None:
         """Handles one event. Never raises: an event that cannot be handled is tried again or reported."""
         operation = event.get("op")
+        if operation != "settings":  # its start ends with them
+            self._heartbeat.beat()
         self._working.note(str(event.get("t") or event.get("id") or ""))
         try:
             if operation == "settings":
                 self._configure(event)
             elif operation == "open":
-                ended = self._answers.ended(str(event["chat"]), str(event["t"]))
-                self._open[str(event["t"])] = Assembly(renamed(event, ended))
+                self._open[str(event["t"])] = Assembly(event)
                 if not event.get("parent") and self._watch is not None:
                     self._watch.look()
             elif operation == "turn" and event["t"] in self._open:
                 self._open[event["t"]].add(event)
             elif operation == "drop":
                 self._open.pop(event["t"], None)
+                self._sealed.pop(event["t"], None)
                 self._failed.drop(str(event["t"]))
             elif operation == "aside":
                 self._seal(event)
             elif operation == "close":
                 self._close(event)
             elif operation == "feedback" and self._watch is None:  # its file cannot be opened yet
-                self._later.append((time.monotonic() + RETRY_SECONDS, event))
+                self._waiting.add(event)
             elif operation == "feedback":
                 self._feedback(event)
             elif operation == "leave":  # the next worker gets all that is not confirmed
                 self._open.clear()
-                self._later.clear()
+                self._waiting.take_all()
         except (OnwardError, sqlite3.Error, OSError, TimeoutError) as error:
             self._try_later(event, error)
         except Exception as error:  # a defect of ours: the task is put aside as it is
@@ -121,33 +121,20 @@ class Worker:
     def tick(self) -> None:
         """Tries again what could not be stored, and reports the figures."""
         self._retry_failed()
-        due = self._due()
-        for event in due:
+        for number, event in enumerate(self._waiting.due()):
+            if not number:
+                self._reason = ""
             self.take(event)
         for report in self._watch.take_reports() if self._watch is not None else ():
             self._say({"op": "report", **report})
-        self._say({"op": "figures", **self._figures()})
-
-    def _due(self) -> Iterator[Event]:
-        """Yields the events to be tried again, up to the first that fails: each try costs a redaction, and on
-        a full disk the others would fail as well."""
-        now, failures = time.monotonic(), self._failures
-        due = [event for when, event in self._later if when <= now]
-        self._later = [(when, event) for when, event in self._later if when > now]
-        if due:
-            self._reason = ""
-        for number, event in enumerate(due, start=1):
-            yield event
-            if self._failures > failures:
-                until = now + self._backoff.next()
-                self._later += [(until, one) for one in due[number:]]
-                return
-        if due:
-            self._backoff.reset()
+        try:
+            self._say({"op": "figures", **self._figures()})
+        except (OnwardError, sqlite3.Error, OSError) as error:  # the disk: the tasks wait for it, too
+            self._say({"op": "figures", "reason": f"the outbox cannot be read: {type(error).__name__}"})
 
     def end(self) -> None:
         """Agent Zero has ended: records what is open, and delivers for a moment."""
-        waiting, self._later = [event for _, event in self._later], []
+        waiting = self._waiting.take_all()
         closed = {event["t"] for event in waiting if event["op"] == "close"}
         for task in self._open.keys() - closed:
             waiting.append(
@@ -163,12 +150,18 @@ class Worker:
 
     def _configure(self, event: Event) -> None:
         self._settings = dict(event)
+        self._heartbeat.limit(float(event.get("hang_seconds") or hang.LIMIT))
+        self._sealed |= dict.fromkeys(event.get("unfinished", ()), False)
+        if told := event.get("hangs"):
+            _log.error("the worker before this one made no progress", seconds=told["seconds"])
+            hangs.save(self._data, told)
         values = self._secrets.values()
         self._start_recorder(values)
         token, key = self._secrets.named_value(TOKEN), self._secrets.named_value(KEY)
         url = self._nats_url()
         if self._watch is not None:
             self._watch.close()
+            self._watch = None  # a new one may be refused
         self._watch = Watch(
             self._data,
             nats_url=url,
@@ -180,8 +173,18 @@ class Worker:
         )
 
     def _nats_url(self) -> str | None:
-        """Returns the address of the settings, else the secret one, which has a login in it."""
-        return str(self._settings.get("nats_url") or "") or self._secrets.named_value(URL)
+        """Returns the address of the settings, else the secret one, which has a login in it. None for one
+        that cannot be read: the work waits in the outbox."""
+        url = str(self._settings.get("nats_url") or "") or self._secrets.named_value(URL)
+        try:
+            _ = urlsplit(url or "").port
+        except ValueError:  # its text may have the password
+            self._problem = (
+                "the address of NATS cannot be read: a sign in its password must be written as %XX"
+            )
+            return None
+        self._problem = ""
+        return url
 
     def _start_recorder(self, values: list[str]) -> None:
         if self._recorder is not None:
@@ -211,14 +214,19 @@ class Worker:
         if assembly is None:
             self._done(event, "failed")
             return
+        opened = assembly.opened
+        assembly.opened = renamed(opened, self._answers.ended(str(opened["chat"]), str(opened["t"])))
         recorder = self._recorder_now()
         records = self._records(assembly, task)
+        self._heartbeat.beat()
         document, places = assembly.document(event, {**self._facts(), "records": records})
+        self._heartbeat.beat()
         fit(document, has_store=bool(self._settings.get("objects")))
         before = recorder.stats()
         result = "recorded"
         try:
-            recorder.accept(document)
+            with reported(self._heartbeat.beat):
+                recorder.accept(document)
             after = recorder.stats()
             if after.opted_out > before.opted_out:
                 result = "opted_out"
@@ -242,19 +250,22 @@ class Worker:
 
     def _seal(self, event: Event) -> None:
         """Seals a task on which earlier workers ended, unread."""
-        name = str(event["id"])
+        name, is_whole = str(event["id"]), bool(event.get("whole"))
+        if self._sealed.get(name) and not is_whole:  # it waited for the disk, and its end came first
+            return
         self._failed.put(name, list(event["lines"]), str(event["reason"]), SystemClock().now())
-        if event.get("whole"):
+        self._sealed[name] = is_whole
+        if is_whole:
             _log.error("a task was put aside", reason=str(event["reason"]))
             self._done(event, "set_aside")
 
     def _retry_failed(self) -> None:
         """Tries one task again of those that a person has asked for. If this ends the worker, it stays
-        sealed."""
+        sealed. One that is still in progress waits for its end."""
         if not self._settings:
             return
         try:
-            found = self._failed.next_again()
+            found = self._failed.next_again({name for name, is_whole in self._sealed.items() if not is_whole})
         except (OnwardError, OSError, ValueError) as error:
             _log.error("a task that was put aside cannot be read", reason=type(error).__name__)
             return
@@ -268,30 +279,27 @@ class Worker:
             self.take({"op": "close", "t": name, "at": time.time(), "status": "aborted", "error": HOST_ENDED})
 
     def _feedback(self, event: Event) -> None:
-        if event["said"].get("kind") == "implicit" and self._settings.get("implicit") == "no":
+        if votes.is_action(event) and self._settings.get("implicit") == "no":
             self._done(event, "opted_out")
             return
-        if self._is_of_open_task(event):
-            self._later.append((time.monotonic() + RETRY_SECONDS, event))  # its task is about to end
+        chats = {str(one.opened["chat"]) for one in self._open.values()}
+        if votes.is_of_open_task(event, set[str | None](self._open), chats):
+            self._waiting.add(event)  # its task is about to end
             return
-        place = self._place(event)
+        place = votes.place(event, self._answers)
+        if place is None and self._failed.has(votes.linked_task(event) or ""):
+            self._put_aside(event, "it is about a task that was put aside")
+            return
         if place is None:
             _log.warning(
                 "feedback is about an answer that was not recorded", chat=str(event.get("chat"))[:16]
             )
             self._done(event, "opted_out")
             return
-        given = event["said"]
-        said = {name: value for name, value in given.items() if value is not None}
-        if said["signal"] == signals.MESSAGE:
-            meant = signals.of_message(str(said.pop("comment", "")))
-            if meant is None:  # a new task, and no word about the last one
-                self._done(event, "no_vote")
-                return
-            said["signal"] = meant
-        said |= {"session_id": place.session_id, "trajectory_id": place.trajectory_id}
-        if place.turn_id is not None:
-            said["turn_id"] = place.turn_id
+        said = votes.document(event, place)
+        if said is None:
+            self._done(event, "no_vote")
+            return
         assert self._watch is not None
         try:
             taken = self._watch.accept(str(event["id"]), said)
@@ -302,22 +310,6 @@ class Worker:
             self._break(event, error)
             return
         self._done(event, "feedback" if taken else "opted_out")
-
-    def _is_of_open_task(self, event: Event) -> bool:
-        """Checks whether feedback is about a task in progress. What names no answer is about the one that
-        runs in its chat."""
-        link = event.get("link")
-        if isinstance(link, Mapping):
-            return link.get("trajectory_id") in self._open
-        chats = {str(one.opened["chat"]) for one in self._open.values()}
-        return not event.get("message") and str(event["chat"]) in chats
-
-    def _place(self, event: Event) -> Place | None:
-        """Returns what feedback is about. An action that names no answer is about the task that it has just
-        ended; if that one was not recorded, an older task of the chat must not pay for it."""
-        is_action = event["said"].get("kind") == "implicit"
-        since = float(event.get("at", 0.0)) - ENDED_SECONDS if is_action else 0.0
-        return self._answers.find(str(event["chat"]), str(event.get("message") or ""), since=since)
 
     def _records(self, assembly: Assembly, task: str) -> list[dict[str, Any]]:
         """Fetches the gateway's records of a task whose model was asked there."""
@@ -331,18 +323,19 @@ class Worker:
         return {**self._settings, "model": model}
 
     def _try_later(self, event: Event, error: Exception) -> None:
-        self._failures += 1
         self._reason = f"waiting to store: {type(error).__name__}"
         _log.warning("an event waits", operation=str(event.get("op")), reason=type(error).__name__)
-        self._later.append((time.monotonic() + self._backoff.pause, event))
+        self._waiting.add_failed(event)
 
     def _break(self, event: Event, error: Exception) -> None:
+        self._put_aside(event, f"the worker could not handle it ({type(error).__name__})")
+
+    def _put_aside(self, event: Event, reason: str) -> None:
         """Reports that a task or vote cannot be handled. It comes back as one text to be sealed; one that was
         tried again stays sealed."""
         name = str(event.get("t") or event.get("id"))
         self._open.pop(name, None)
         self._retried.discard(name)
-        reason = f"the worker could not handle it ({type(error).__name__})"
         self._say({"op": "broken", "id": name, "reason": reason})
 
     def _done(self, event: Event, result: str) -> None:
@@ -352,23 +345,17 @@ class Worker:
             self._failed.drop(name)
         self._say({"op": "done", "id": name, "as": result})
 
-    def _set_aside(self) -> int:
-        try:
-            return self._failed.count()
-        except OnwardError:
-            return 0  # the folder cannot be read: the disk is at fault, and says so elsewhere
-
     def _figures(self) -> dict[str, Any]:
         stats = self._recorder.stats() if self._recorder is not None else None
-        votes = self._watch.pending() if self._watch is not None else 0
+        pending = self._watch.pending() if self._watch is not None else 0
         return {
-            "queued": (stats.pending if stats else 0) + votes,
+            "queued": (stats.pending if stats else 0) + pending,
             "held": stats.held if stats else 0,
             "refused": stats.refused if stats else 0,
-            "set_aside": self._set_aside(),
+            "set_aside": self._failed.count(),
             "nats": self._watch.nats if self._watch is not None else "not configured",
             "model": self._watch.model if self._watch is not None else None,
-            "reason": self._reason,
+            "reason": self._reason or self._problem,
         }
 
 

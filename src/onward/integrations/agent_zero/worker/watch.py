@@ -64,10 +64,11 @@ class Watch:
         self._stop = asyncio.Event()
         self._thread.start()
 
-    def accept(self, feedback_id: str, said: Mapping[str, Any], timeout: float = 30.0) -> bool:
-        """Makes a vote durable; False if its session opted out. Raises OnwardError, TimeoutError."""
+    def accept(self, feedback_id: str, said: Mapping[str, Any]) -> bool:
+        """Makes a vote durable; False if its session opted out. A vote that hangs ends the worker, like any
+        other task, so there is no time limit. Raises OnwardError."""
         sent = asyncio.run_coroutine_threadsafe(self._intake.accept(feedback_id, dict(said)), self._loop)
-        return sent.result(timeout)
+        return sent.result()
 
     def pending(self) -> int:
         return self._intake.pending()
@@ -176,12 +177,13 @@ class Watch:
             while True:
                 self._look.clear()
                 try:
-                    answer = await client.get(self._gateway + CURRENT_PATH)
+                    async with asyncio.timeout(GATEWAY_SECONDS):  # the client's limit is one for each read
+                        answer = await client.get(self._gateway + CURRENT_PATH)
                     told = answer.json() if answer.status_code == 200 else {}
                     name = told.get("model_id") if isinstance(told, dict) else None
                     if isinstance(name, str) and name != self.model["id"]:
                         self.model = {**NOTHING, "id": name}
-                except (httpx.HTTPError, ValueError) as error:
+                except (httpx.HTTPError, ValueError, TimeoutError) as error:
                     _log.warning("the gateway did not tell its model", reason=type(error).__name__)
                 await self._pause()
 

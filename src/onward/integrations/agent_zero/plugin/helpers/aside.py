@@ -1,9 +1,10 @@
-"""Tasks on which the worker ended again and again, or met an error. They are put aside, so that the others
-go on.
+"""Tasks on which the worker ended or hung again and again, or met an error. They are put aside, so that the
+others go on.
 
-The worker notes what it works on in a file, which survives its end. A task that stands there at three ends of
-the worker is not given to it any more: the next worker gets its lines as one text, seals it unread, and
-``onward agent-zero retry`` gives it one more try.
+The worker notes what it works on in a file, which survives its end. A task that stands there at three ends
+of the worker, or at its second hang, is not given to it any more: the next worker gets its lines as one text,
+seals it unread, and ``onward agent-zero retry`` gives it one more try. After the first hang the next worker
+gets the end of the task after all others.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from pathlib import Path
 
 ATTEMPTS = 3
 """Ends of the worker on one task after which the task is put aside."""
+HANGS = 2
+"""Hangs of the worker on one task after which the task is put aside."""
 FILE = "working"
 _BYTES = 200
 
@@ -38,27 +41,50 @@ class Working:
 
 
 class Aside:
-    """Knowledge of the feeding thread about tasks that end the worker."""
+    """Knowledge of the feeding thread about tasks that end the worker, or on which it hangs."""
 
     def __init__(self, data: Path) -> None:
         self._path = data / FILE
         self._ends: dict[str, int] = {}
+        self._hangs: dict[str, int] = {}
         self._reasons: dict[str, str] = {}
 
     def blame(self, code: int | None) -> str:
         """Counts an end of the worker with an exit code, and returns the task that is put aside by it; empty
         if none is."""
-        try:
-            name = self._path.read_bytes()[:_BYTES].decode(errors="replace").strip()
-        except OSError:
-            return ""
-        if not name or not code:
+        name = self._take_note() if code else ""
+        if not code or not name:
             return ""
         self._ends[name] = self._ends.get(name, 0) + 1
         if self._ends[name] != ATTEMPTS:
             return ""
         end = f"signal {-code}" if code < 0 else f"code {code}"
         self._reasons[name] = f"the worker ended with {end} on it {ATTEMPTS} times"
+        return name
+
+    def blame_for_hang(self, seconds: float) -> str:
+        """Counts a hang of the worker, and returns the task that it worked on; empty if there was none."""
+        name = self._take_note()
+        if not name or name in self._reasons:  # it hung while it sealed the task: the disk is at fault
+            return name
+        self._hangs[name] = self._hangs.get(name, 0) + 1
+        if self._hangs[name] == HANGS:
+            self._reasons[name] = f"the worker made no progress on it for {seconds:g} seconds, {HANGS} times"
+        return name
+
+    def is_suspect(self, name: str) -> bool:
+        """Returns whether a worker hung on the task."""
+        return name in self._hangs
+
+    def _take_note(self) -> str:
+        """Returns what the worker that has ended worked on. The note is emptied: a worker that ends before it
+        can write one has worked on nothing."""
+        try:
+            name = self._path.read_bytes()[:_BYTES].decode(errors="replace").strip()
+            if name:
+                self._path.write_bytes(b"")
+        except OSError:
+            return ""
         return name
 
     def condemn(self, name: str, reason: str) -> None:
@@ -75,4 +101,5 @@ class Aside:
 
     def forget(self, name: str) -> None:
         self._ends.pop(name, None)
+        self._hangs.pop(name, None)
         self._reasons.pop(name, None)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import select
 import subprocess
 import sys
 import threading
@@ -19,6 +21,8 @@ from . import log
 from .lines import line
 
 MODULE = "onward.integrations.agent_zero.worker"
+LOOK_SECONDS = 1.0
+"""Pause between two looks at a worker that does not read."""
 
 
 class Child:
@@ -41,7 +45,11 @@ class Child:
                 start_new_session=True,  # Ctrl-C and the end of a terminal are for Agent Zero alone
                 cwd=data,
             )
+        if self._process.stdin is not None:
+            os.set_blocking(self._process.stdin.fileno(), False)
         self._heard = heard
+        self.signs = 0
+        """Number of messages from the worker."""
         self._ended = threading.Event()
         threading.Thread(target=self._listen, name="onward-worker-heard", daemon=True).start()
 
@@ -58,22 +66,37 @@ class Child:
         """Exit code, negative for a signal; None while it runs."""
         return self._process.returncode
 
-    def write(self, line: bytes) -> bool:
-        """Writes one message; False if the worker has ended."""
+    def write(self, line: bytes, look: Callable[[], None] = lambda: None) -> bool:
+        """Writes one message; False if the worker has ended. ``look`` is called once a second while the
+        worker does not read."""
         pipe = self._process.stdin
         try:
             if pipe is None or self._ended.is_set():
                 return False
             rest = memoryview(line)
             while rest:
-                rest = rest[pipe.write(rest) :]
+                written = pipe.write(rest)
+                if written is not None:  # else the pipe is full
+                    rest = rest[written:]
+                    continue
+                waiting = select.poll()
+                waiting.register(pipe, select.POLLOUT)
+                if not waiting.poll(1000.0 * LOOK_SECONDS):
+                    look()
         except (OSError, ValueError):
             return False
         return True
 
-    def leave(self, timeout: float) -> None:
+    def kill(self) -> None:
+        """Ends the worker at once."""
+        try:
+            self._process.kill()
+        except OSError:
+            pass
+
+    def leave(self, timeout: float, look: Callable[[], None] = lambda: None) -> None:
         """Ends the worker while the tasks go on: the next worker gets what this one has not confirmed."""
-        self.write(line({"op": "leave"}))
+        self.write(line({"op": "leave"}), look)
         self.end(timeout)
 
     def end(self, timeout: float) -> None:
@@ -96,7 +119,9 @@ class Child:
                 except ValueError:
                     continue
                 if isinstance(told, dict):
-                    self._heard(told)
+                    self.signs += 1
+                    if told.get("op") != "beat":
+                        self._heard(told)
         finally:
             self._ended.set()
             self._process.wait()

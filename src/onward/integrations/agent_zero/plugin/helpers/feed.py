@@ -2,8 +2,8 @@
 
 It looks up settings, serialises, writes to the worker's pipe, and stores what it has sent until the worker
 has confirmed that the whole task is on disk. A worker that dies is started again and gets all of it once
-more; a task that was stored twice has the same id. A task on which it dies each time, or that it cannot
-handle, is put aside (``aside``).
+more; a task that was stored twice has the same id. A worker that hangs is ended (``hang``). A task on which
+it dies or hangs each time, or that it cannot handle, is put aside (``aside``).
 
 Memory is bounded: above ``LIMIT`` bytes no new task and no vote is taken, and it is counted as dropped. This
 is so, too, while the thread waits for a worker that does not read.
@@ -11,12 +11,14 @@ is so, too, while the thread waits for a worker that does not read.
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from . import hang
 from .aside import Aside
 from .child import Child
 from .drafts import weight
@@ -30,6 +32,10 @@ PAUSES = (0.5, 30.0)
 STEADY_SECONDS = 60.0
 """Life of a worker after which the next start waits for the first pause only."""
 _TICK = 1.0
+QUIET_SECONDS = 30.0
+"""Time without progress after which the status page says so."""
+UNKILLED_SECONDS = 10.0
+"""Time after which a worker that was ended, and is still there, is reported."""
 LOOK_SECONDS = 30.0
 """Pause between two looks at the settings of the worker, which a change starts anew."""
 
@@ -51,6 +57,8 @@ class Feed:
         """Sentences of the trainer to its superior agent, with ``seq`` from 1."""
         self.report_count = 0
         self.reason = ""
+        self.hangs: dict[str, Any] = {"count": 0, "at": None, "seconds": None}
+        """Workers that were ended since they hung: their number, the last time, and the limit then."""
         self._limit = limit
         self._events: deque[tuple[dict[str, Any], Any, int]] = deque()
         """Event, agent, and the event's size."""
@@ -63,6 +71,9 @@ class Feed:
         self._wake = threading.Event()
         self._stopping = False
         self._child: Child | None = None
+        self._silence = hang.Silence(hang.LIMIT, 0.0)
+        self._killed: float | None = None
+        """Time at which the present worker was ended since it hung."""
         self._given: dict[str, Any] = {}
         self._kept: dict[str, dict[str, bytes]] = {}
         """Task or vote → the lines that the worker has not confirmed, by the part that each is about."""
@@ -82,7 +93,8 @@ class Feed:
 
     @property
     def is_up(self) -> bool:
-        return self._child is not None and self._child.is_running and bool(self.worker)
+        child = self._child
+        return child is not None and child.is_running and bool(self.worker)
 
     @property
     def worker_pid(self) -> int | None:
@@ -137,8 +149,9 @@ class Feed:
         self._wake.set()
         if self._thread is not None:
             self._thread.join(max(0.1, until - time.monotonic()))
-        if self._child is not None:
-            self._child.end(max(0.1, until - time.monotonic()))
+        child = self._child
+        if child is not None:
+            child.end(max(0.1, until - time.monotonic()))
         return not self._kept and not self._events
 
     # The thread.
@@ -152,6 +165,7 @@ class Feed:
                     prepare, self._prepare = self._prepare, None
                     prepare()
                 self._hear()
+                self._supervise()
                 self._keep_alive()
                 while self._events:
                     event, agent, size = self._events.popleft()
@@ -159,6 +173,7 @@ class Feed:
                         self._backlog -= size
                     self._take(event, agent)
                     self._hear()
+                    self._supervise()
             except Exception as error:  # nothing may end this thread
                 self.reason = f"the feeding thread met a {type(error).__name__}"
                 time.sleep(0.2)
@@ -218,7 +233,20 @@ class Feed:
 
     def _send(self, written: bytes) -> None:
         if self._child is not None:
-            self._child.write(written)
+            self._child.write(written, self._supervise)
+
+    def _supervise(self) -> None:
+        """Ends a worker that hangs. Its end is heard like any other one."""
+        child, now = self._child, time.monotonic()
+        if child is None or not child.is_running or self._stopping:
+            return
+        if self._killed is None and self._silence.is_hang(child.signs, now):
+            self._killed = now
+            child.kill()
+        elif self._killed is None and self._silence.seconds >= QUIET_SECONDS:
+            self.reason = f"the worker has made no progress for {QUIET_SECONDS:g} seconds"
+        elif self._killed is not None and now - self._killed >= UNKILLED_SECONDS:
+            self.reason = "the worker hangs, and the system cannot end it: it waits for a disk"
 
     def _put_aside(self, name: str) -> None:
         """Gives the worker a task to seal unread. One in progress is sealed again with its end."""
@@ -248,8 +276,10 @@ class Feed:
                 self._next_start = time.monotonic() + self._pause
                 self.worker = {}
                 if self._child is not None and self._child.code:
-                    self.reason = f"the worker ended with code {self._child.code}: see worker.log"
                     self._blame(self._child.code)
+                self._child = None  # only now: the next worker is started when the end of this one is known
+            elif told.get("as") == "failed" and self._aside.reason(str(told.get("id"))):
+                continue  # its end was on the way when it was put aside
             elif told.get("op") == "done":
                 self._forget(str(told.get("id")))
                 self.counts[str(told.get("as"))] = self.counts.get(str(told.get("as")), 0) + 1
@@ -269,9 +299,22 @@ class Feed:
             self._put_aside(name)
 
     def _blame(self, code: int) -> None:
-        if self._stopping or not self._aside.blame(code):
-            return
-        self._pause, self._next_start = PAUSES[0], time.monotonic() + PAUSES[0]  # its cause is gone
+        """Finds out which task an end of the worker is due to."""
+        at_once = True  # the cause is gone, or comes last
+        if self._killed is not None:
+            seconds, name = self._silence.limit, self._aside.blame_for_hang(self._silence.limit)
+            at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+            self.hangs = {"count": self.hangs["count"] + 1, "at": at, "seconds": seconds}
+            on = " on a task" if name else ""
+            self.reason = f"the worker made no progress{on} for {seconds:g} seconds and was ended"
+            at_once = bool(name)
+        elif code == -signal.SIGALRM:  # later than the limit here, so this process did not run either
+            self.reason = "the worker is started again after a pause of this machine"
+        else:
+            self.reason = f"the worker ended with code {code}: see worker.log"
+            at_once = not self._stopping and bool(self._aside.blame(code))
+        if at_once:
+            self._pause, self._next_start = PAUSES[0], time.monotonic() + PAUSES[0]
 
     def _on_heard(self, told: dict[str, Any] | None) -> None:
         self._heard.append(told)
@@ -279,8 +322,8 @@ class Feed:
 
     def _keep_alive(self) -> None:
         now = time.monotonic()
-        is_running = self._child is not None and self._child.is_running
-        if self._stopping or now < (self._looked + LOOK_SECONDS if is_running else self._next_start):
+        is_there = self._child is not None
+        if self._stopping or now < (self._looked + LOOK_SECONDS if is_there else self._next_start):
             return
         self._looked, self._next_start = now, now + self._pause
         try:
@@ -288,9 +331,9 @@ class Feed:
         except Exception as error:
             self.reason = f"the settings could not be read: {type(error).__name__}"
             return
-        if self._child is not None and is_running:
+        if self._child is not None:
             if given != self._given:
-                self._child.leave(5.0)
+                self._child.leave(5.0, self._supervise)
             return
         self._given = given
         self.on_settings(given)
@@ -302,14 +345,33 @@ class Feed:
             self.reason = f"the worker cannot be started with {python}: {error.strerror}"
             self._pause = min(PAUSES[1], 2 * self._pause)
             return
-        self._started = now
-        self._child.write(line({"op": "settings", "host": host.version(), **self._given}))
+        self._started, self._killed = now, None
+        self._silence = hang.Silence(float(given.get("hang_seconds", hang.LIMIT)), now)
+        told = {"op": "settings", "host": host.version(), **self._given}
+        if self.hangs["count"]:
+            told["hangs"] = self.hangs
+        # Tasks in progress that are put aside: not to be tried again before their end.
+        told["unfinished"] = [
+            name for name, parts in self._kept.items() if self._aside.reason(name) and not _is_whole(parts)
+        ]
+        self._send(line(told))
+        self._send_kept()
+
+    def _send_kept(self) -> None:
+        """Gives a new worker what is not confirmed. The ends of tasks on which a worker hung come after all
+        others, and what is put aside last."""
+        late: list[bytes] = []
         for name, parts in list(self._kept.items()):
-            if self._aside.reason(name):
-                self._put_aside(name)
-                continue
-            for written in parts.values():
-                self._child.write(written)
+            is_suspect = self._aside.is_suspect(name)
+            for part, written in parts.items() if not self._aside.reason(name) else ():
+                if is_suspect and part in ("close", "feedback"):
+                    late.append(written)
+                else:
+                    self._send(written)
+        for written in late:
+            self._send(written)
+        for name in [name for name in self._kept if self._aside.reason(name)]:
+            self._put_aside(name)
 
 
 def _is_whole(parts: dict[str, bytes]) -> bool:

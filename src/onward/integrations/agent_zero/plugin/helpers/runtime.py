@@ -126,6 +126,7 @@ class Runtime:
             "queued": worker.get("queued", 0),
             "held": worker.get("held", 0),
             "set_aside": worker.get("set_aside", 0),
+            "hangs": dict(self.feed.hangs),
             "open": self.recording.in_progress,
             "waiting": max(0, self.feed.waiting - self.recording.in_progress),
             "model": worker.get("model") or {"id": None, "version": None, "deployed_at": None, "event": None},

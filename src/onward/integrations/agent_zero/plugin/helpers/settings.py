@@ -8,12 +8,15 @@ Settings that cannot be read mean that nothing is recorded: the project may have
 from __future__ import annotations
 
 import json
+import math
 import os
 import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from . import hang
 
 NAME = "onward"
 SECONDS = 30.0
@@ -111,6 +114,7 @@ class Settings:
         """Returns the settings that the worker is started with, and the interpreter in ``python``."""
         told = self._of("", "", None)
         found = {name: str(told.get(name) or "") for name in GLOBAL}
+        found["hang_seconds"] = str(hang_limit(told.get("hang_seconds")))
         found["implicit"] = "yes" if told.get("keep_implicit", True) else "no"
         found["python"] = found["python"] or str(self.host.installed().get("python") or "")
         return found
@@ -160,6 +164,18 @@ class Switches:
 def drawn(root_id: str) -> float:
     """Returns a number from 0 to below 1 that follows from an id: all agents of one task are drawn alike."""
     return int(root_id.replace("-", "")[:8], 16) / 2**32
+
+
+def hang_limit(value: Any) -> float:
+    """Returns the seconds after which a worker without progress is ended; never for zero or less. A value
+    that is no number means the default."""
+    try:
+        seconds = float(value)
+    except (TypeError, ValueError):
+        return hang.LIMIT
+    if math.isnan(seconds):
+        return hang.LIMIT
+    return max(hang.LEAST, seconds) if seconds > 0 else math.inf
 
 
 def share(value: Any) -> float:

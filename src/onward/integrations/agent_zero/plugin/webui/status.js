@@ -25,7 +25,8 @@ export function lines(state) {
     ["Not recorded by opt-out", state.opted_out],
     ["Lost", state.dropped],
     ["Failed, held encrypted", state.held],
-    ["Put aside, since each ended the worker",
+    ["Worker ended, since it made no progress", hangs(state.hangs || {})],
+    ["Put aside, since the worker could not record them",
       state.set_aside ? `${state.set_aside}. Try again: onward agent-zero retry` : state.set_aside],
     ["Model", model.id ? `${model.id}${model.version ? ` (version ${model.version})` : ""}` : "not known"],
     ["Last change of the model", [model.event, model.deployed_at].filter(Boolean).join(", ") || "none"],
@@ -33,6 +34,11 @@ export function lines(state) {
     ["Bus", state.nats],
     ["Plugin", state.version],
   ].map(([name, value]) => [name, value === undefined || value === null ? "unknown" : String(value)]);
+}
+
+function hangs({ count = 0, at, seconds }) {
+  if (!count) return 0;
+  return `${count === 1 ? "once" : `${count} times`}, after ${seconds} seconds, the last time at ${at}`;
 }
 
 export function mount(root) {
