@@ -18,6 +18,7 @@ from onward.lm.tokens import TokenRow
 from onward.rubrics.language import WEIGHTS, Criterion, Rubric, serialise
 from onward.rubrics.policy.episodes import Player, answers_of
 from onward.rubrics.policy.exercises import LISTS, Exercise, Exercises
+from onward.rubrics.policy.prompts import known_levels
 from onward.rubrics.tasks import DIMENSIONS, Task
 from onward.rubrics.tasks.rounding import rounded
 
@@ -92,10 +93,3 @@ def demonstrate(
             weight = rng.choice(WEIGHTS)
         criteria.append(Criterion(task.active[place], weight))
     return topics, Rubric(criteria)
-
-
-def known_levels(task: Task, topics: Sequence[str]) -> dict[str, int | None]:
-    """Returns the levels that the brief and the answers about ``topics`` state; None for the others."""
-    return {
-        name: task.levels[name] if name not in task.hidden or name in topics else None for name in DIMENSIONS
-    }
