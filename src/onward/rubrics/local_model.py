@@ -1,11 +1,14 @@
 """Structured answers of a local model: vLLM where it is installed, else Onward's own sampler on a folder.
 
 The sampler's answer follows the JSON schema by construction: tokens that would leave it are not drawn.
+
+Invariant: one answer at a time, whatever is asked together, since no engine is made for several threads.
 """
 
 from __future__ import annotations
 
 import asyncio
+import threading
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
@@ -42,6 +45,7 @@ class VLLMInterface:
     def __init__(self, model_path: str | Path, *, max_tokens: int = MAX_TOKENS) -> None:
         self.model_path, self.max_tokens = str(model_path), max_tokens
         self.name, self.usage = f"local:{model_path}", Usage()
+        self._one_at_a_time = threading.Lock()
         folder = Path(model_path)
         if find_spec("vllm") is not None:
             self._engine: _Engine = _Vllm(self.model_path, max_tokens)
@@ -63,10 +67,14 @@ class VLLMInterface:
     ) -> AnswerT:
         """Returns an answer of ``response_type``. Raises ModelAnswerError if the model gives none."""
         schema = response_type.model_json_schema()
-        text = await asyncio.to_thread(
-            self._engine.generate, system_prompt, user_prompt, schema, temperature, seed, self.usage
-        )
-        return read_answer(text, response_type)
+
+        def generate() -> str:
+            with self._one_at_a_time:
+                return self._engine.generate(
+                    system_prompt, user_prompt, schema, temperature, seed, self.usage
+                )
+
+        return read_answer(await asyncio.to_thread(generate), response_type)
 
     _extract_json = staticmethod(extract_json)
 

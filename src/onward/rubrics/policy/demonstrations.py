@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from onward.lm.options import refuse_out_of_range
 from onward.lm.tokens import TokenRow
 from onward.rubrics.language import WEIGHTS, Criterion, Rubric, serialise
 from onward.rubrics.policy.episodes import Player, answers_of
@@ -38,6 +39,9 @@ class Care:
     weighed: float = 0.3
     """Share of weights that are right; the others are any weight. How much a check counts is left to
     reinforcement learning."""
+
+    def __post_init__(self) -> None:
+        refuse_out_of_range(self, informed=0 <= self.informed <= 1, weighed=0 <= self.weighed <= 1)
 
 
 def rows(player: Player, tasks: Sequence[Task], care: Care, count: int, seed: int) -> Iterator[TokenRow]:

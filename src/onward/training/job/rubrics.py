@@ -59,7 +59,8 @@ def plan_of(asked: RubricsRequest) -> Plan:
             raise ConfigError(f"The request has {name} among its settings: give it at the top.")
     if "model" in settings:  # a message must not name a path of this machine
         raise ConfigError("The request names a model, but a rubrics job trains the tiny one: leave it out.")
-    return TheirPlan.from_dict({**settings, **{name: value for name, value in given.items() if value is not None}})
+    at_the_top = {name: value for name, value in given.items() if value is not None}
+    return TheirPlan.from_dict({**settings, **at_the_top})
 
 
 def _run(folder: Path, asked: RubricsRequest) -> int:
@@ -137,22 +138,25 @@ class _Watch:
 
     def __call__(self, event: str, **facts: Any) -> None:
         if event == "warm_start":
-            progress = Pace(1).progress(facts["step"], self._total)
-            del progress["eta_seconds"]
-            emit("progress", step=facts["step"], progress=progress, metrics={"loss": facts["loss"]})
+            self._emit(facts["step"], {"loss": facts["loss"]})
         elif event == "step":
             self._learned(self._warm + facts["step"], facts)
 
     def _learned(self, step: int, facts: dict[str, Any]) -> None:
-        if self._pace is None:
-            self._pace = Pace(1, done=step - 1)
         metrics = {
             name: facts[name]
             for name in ("skill", "f1", "questions", "degenerate", "invalid", "loss", "grad_norm")
             if facts[name] is not None
         }
         metrics["reward_mean"] = facts["reward"]
-        emit("progress", step=step, progress=self._pace.progress(step, self._total), metrics=metrics)
+        self._emit(step, metrics)
+        self._pace = self._pace or Pace(1, done=step)
+
+    def _emit(self, step: int, metrics: dict[str, float]) -> None:
+        progress = (self._pace or Pace(1)).progress(step, self._total)
+        if self._pace is None:
+            del progress["eta_seconds"]
+        emit("progress", step=step, progress=progress, metrics=metrics)
 
 
 if __name__ == "__main__":
