@@ -23,7 +23,7 @@ from onward.rubrics.policy.figures import Interval, figures, interval, skill_of
 from onward.rubrics.policy.judging import TruthJudge
 from onward.rubrics.reward import RubricReward, score
 from onward.rubrics.tasks import Task, task_with
-from onward.rubrics.tasks.baselines import BASELINES, Baseline, picks_of
+from onward.rubrics.tasks.baselines import BASELINES, Baseline
 
 CONTROLS = ("shuffled_tasks", "blank_brief", "shuffled_answers", "no_answers", "hidden_design")
 
@@ -109,7 +109,7 @@ def controls(
 
 def shuffled(right: Judged, tasks: Sequence[Task]) -> Judged:
     """Returns the same rubrics, each scored by the truth of another task of its family. Checks are matched by
-    what they are in the family, since its tasks differ in arguments."""
+    their place: tasks of a family differ in arguments, and those of a split in no place."""
     moved = [_moved(one, other) for one, other in zip(right.attempts, _others(tasks), strict=True)]
     return Judged(moved, TruthJudge()(moved))
 
@@ -117,8 +117,7 @@ def shuffled(right: Judged, tasks: Sequence[Task]) -> Judged:
 def _moved(one: Attempt, other: Task) -> Attempt:
     if one.rubric is None:
         return replace(one, task=other)
-    there = dict(zip(picks_of(other), other.active, strict=True))
-    moved = {check: there[pick] for check, pick in zip(one.task.active, picks_of(one.task), strict=True)}
+    moved = dict(zip(one.task.active, other.active, strict=True))
     rubric = Rubric(Criterion(moved[c.check], c.weight) for c in one.rubric.criteria)
     return replace(one, task=other, rubric=rubric)
 

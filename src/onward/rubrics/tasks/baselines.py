@@ -45,19 +45,21 @@ def random_rubric(task: Task) -> np.ndarray:
 def posterior_weights(task: Task, asked: int = 0) -> np.ndarray:
     """Returns the mean truth given the brief and the answers about the first ``asked`` hidden dimensions."""
     known = task.public | {name: task.levels[name] for name in task.hidden[:asked]}
-    return truth_table_of(task.family).posterior(known)[picks_of(task)]
+    kind = family_of(task.family)
+    mean = truth_table_of(task.family).posterior(known)
+    places = _places(task, [one.name for one in kind.picks])
+    return mean[places]
 
 
-def picks_of(task: Task) -> list[int]:
-    """Returns the place of each active check among the picks of its family. Two picks of one name differ in
-    their arguments."""
-    found: list[int] = []
+def _places(task: Task, names: list[str]) -> list[int]:
+    """Returns the pick of each active check. Two picks of one name differ in their arguments."""
+    kind, found = family_of(task.family), []
     for check in task.active:
         found.append(
             next(
                 place
-                for place, pick in enumerate(family_of(task.family).picks)
-                if pick.name == check.name and check.arg in pick.args and place not in found
+                for place, name in enumerate(names)
+                if name == check.name and check.arg in kind.picks[place].args and place not in found
             )
         )
     return found

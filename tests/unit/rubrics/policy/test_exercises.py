@@ -8,8 +8,9 @@ import sys
 
 import numpy as np
 
-from onward.rubrics.policy.demonstrations import Care, demonstrate, known_levels
+from onward.rubrics.policy.demonstrations import Care, demonstrate
 from onward.rubrics.policy.exercises import Exercises
+from onward.rubrics.policy.prompts import known_levels
 from onward.rubrics.policy.splits import training_tasks
 from onward.rubrics.tasks import CHECKS, DIMENSIONS
 from onward.rubrics.tasks.family import TRAINING_FAMILIES, family_of

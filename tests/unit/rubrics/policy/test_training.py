@@ -5,6 +5,7 @@ import random
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rubric_writer import toy_plan
@@ -78,6 +79,8 @@ def test_a_folder_with_another_plan_is_refused(warm: Path) -> None:
         ({"algorithm": "ppo"}, "needs a critic"),
         ({"group_size": 1}, "group_size = 1"),
         ({"questions": 4}, "questions = 4"),
+        ({"learning_rate": float("inf")}, "learning_rate = inf"),
+        ({"options": {"type": "grpo"}}, "give it as algorithm"),
     ],
 )
 def test_an_impossible_plan_is_refused_in_a_sentence(change: dict[str, object], words: str) -> None:
@@ -85,12 +88,44 @@ def test_an_impossible_plan_is_refused_in_a_sentence(change: dict[str, object], 
         Plan(**change)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"warmth": 3}, "no setting warmth"),
+        ({"group_sise": 3}, "did you mean group_size?"),
+        ({"warm_start": {"step": 3}}, r"warm_start\.step: did you mean steps?"),
+        ({"notes": "no"}, "notes of a rubrics run is 'no': give true or false"),
+        ({"group_size": 2.5}, "group_size of a rubrics run is 2.5: give a whole number"),
+        ({"seed": None}, "seed of a rubrics run is None: give a whole number"),
+        ({"steps": True}, "steps of a rubrics run is True: give a whole number"),
+        ({"learning_rate": "1"}, "give a number"),
+        ({"families": "expense_audit"}, "give a list of names"),
+        ({"families": [3]}, "give a list of names"),
+        ({"options": 3}, "options of a rubrics run is 3: give an object"),
+        ({"warm_start": 3}, "warm_start of a rubrics run is 3: give an object"),
+        ({"size": {"heads": 3}}, "heads = 3 is out of range"),
+        ({"size": {"layers": 0}}, "layers = 0 is out of range"),
+        ({"warm_start": {"care": {"informed": 7}}}, "informed = 7.0 is out of range"),
+    ],
+)
+def test_a_value_that_a_plan_cannot_have_is_refused_in_a_sentence(values: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        Plan.from_dict(values)
+
+
+def test_a_damaged_plan_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "plan.json").write_text("{")
+    with pytest.raises(ConfigError, match="is damaged: start the run anew in another folder"):
+        train(toy_plan(), tmp_path)
+
+
 def test_a_plan_is_read_as_it_was_written(tmp_path: Path) -> None:
     plan = toy_plan(algorithm="grpo", options={"normalise_std": False})
     plan.write(tmp_path)
     assert Plan.read(tmp_path) == plan
-    with pytest.raises(ConfigError, match="warmth"):
-        Plan.from_dict({"warmth": 3})
+    assert Plan.from_dict({"learning_rate": 1, "families": ["expense_audit"]}) == Plan(
+        learning_rate=1.0, families=("expense_audit",)
+    )
 
 
 def test_a_writer_writes_the_same_rubric_again_and_asks_whom_it_is_given(warm: Path) -> None:
@@ -121,8 +156,6 @@ def test_a_writer_from_before_the_notes_writes_without_them(warm: Path, tmp_path
 def test_a_text_that_is_no_rubric_is_an_error_with_its_reason(
     warm: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-
-    monkeypatch.setattr(episodes, "QUESTIONS", 0)
     monkeypatch.setattr(episodes, "parse", refuse)
     with pytest.raises(InvalidRubric, match="no rubric"):
         load_writer(warm / "writer").write(make_task("expense_audit", 5))
@@ -133,5 +166,9 @@ def refuse(text: str, checks: object) -> Rubric:
 
 
 def test_a_folder_without_a_writer_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"writer\.json"):
+    with pytest.raises(ConfigError, match=r"has no writer\.json"):
         load_writer(tmp_path)
+    for damaged in ("{", "[]", '{"base": null}'):
+        (tmp_path / "writer.json").write_text(damaged)
+        with pytest.raises(ConfigError, match=r"has an unreadable writer\.json"):
+            load_writer(tmp_path)
