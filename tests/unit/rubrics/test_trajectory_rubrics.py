@@ -210,6 +210,7 @@ async def test_a_trajectory_that_no_rubric_is_about_is_left_out(tmp_path: Path) 
         ({"checks": ["min_words(20)", "pii_masked(email)", "date_iso"]}, "inputs of a known task"),
         ({"checks": ["min_word(20)", "id_format", "date_iso"]}, "min_word"),
         ({"checks": ["date_iso"]}, "give more"),
+        ({"checks": ["date_iso", "date_iso()", " date_iso", "id_format"]}, "2 different checks are given"),
         ({"checks": ["date_iso", "id_format", "max_words(120)"], "writer": "nowhere"}, "no rubric writer"),
     ],
 )

@@ -128,7 +128,7 @@ class Plan:
 
     @classmethod
     def read(cls, folder: Path) -> Plan | None:
-        """Returns the plan of the run in ``folder``, None without one. Raises ConfigError if it is damaged."""
+        """Returns the plan of the run in ``folder``, None without one. Raises ConfigError for a damaged one."""
         path = folder / PLAN
         if not path.is_file():
             return None

@@ -22,7 +22,7 @@ from onward.rubrics.tasks import make_task
 DEMONSTRATIONS = WarmStart(demonstrations=64, steps=12, batch_rows=8, learning_rate=1e-2)
 """One and a half times over the demonstrations, so that a second pass has begun before the end."""
 KILLED = 10
-"""Step after which the process is killed, the second of the second pass; its last saved state is that of 9."""
+"""Step after which the process is killed, in the second pass. Its last saved state is that of step 9."""
 
 
 def plan() -> Plan:
@@ -99,7 +99,9 @@ def test_a_stop_in_the_warm_start_saves_at_once_and_the_next_run_goes_on(whole: 
 
 def test_an_adapter_of_another_model_goes_on_too_and_writes_rubrics(tmp_path: Path) -> None:
     """Its vocabulary is not closed, so the grammars are those of the parser."""
-    corpus = ['{"criteria": [{"check": "has_section", "arg": "summary", "weight": 1}]} ask accuracy helps none']
+    corpus = [
+        '{"criteria": [{"check": "has_section", "arg": "summary", "weight": 1}]} ask accuracy helps none'
+    ]
     model = build_tiny(
         tmp_path / "m", corpus, vocab=320, hidden=16, layers=1, heads=2, kv_heads=1, max_positions=4096
     )
