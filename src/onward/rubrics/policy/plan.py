@@ -128,7 +128,7 @@ class Plan:
 
     @classmethod
     def read(cls, folder: Path) -> Plan | None:
-        """Returns the plan of the run in ``folder``, None without one. Raises ConfigError for a damaged one."""
+        """Returns the plan of the run in ``folder``, None without one. Raises ConfigError if it is bad."""
         path = folder / PLAN
         if not path.is_file():
             return None

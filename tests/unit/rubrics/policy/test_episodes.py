@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 
 import jsonschema
@@ -12,6 +13,7 @@ from onward.rubrics.policy.demonstrations import Care, rows
 from onward.rubrics.policy.episodes import Player
 from onward.rubrics.policy.splits import training_tasks
 from onward.rubrics.tasks import DIMENSIONS, TOPICS, Stakeholder
+from onward.rubrics.tasks.phrases import ASPECTS
 
 
 def test_every_answer_of_an_untrained_policy_fits_its_grammar_when_hot(player: Player) -> None:
@@ -71,6 +73,11 @@ def test_a_demonstration_is_a_row_as_an_episode_makes_it(player: Player) -> None
         *questions, notes = [one for one in _objects(text) if "criteria" not in one]
         assert all(row.ids[t] in row.allowed[t] for t in row.trained)
         assert None not in [prompts.levels_of(notes).get(name, 9) for name in asked(questions)]
+        context = [i for i, own in zip(row.ids, row.sampled, strict=True) if not own]
+        heard = re.sub(r"\{.*?\}", "", str(player.policy.tokenizer.decode(context)))
+        for name, level in prompts.levels_of(notes).items():  # what no one said is unknown
+            stated = any(aspect in heard for aspect in ASPECTS[name])
+            assert (level is not None) == (stated or f"{name}: " in heard)
         if row in short:
             assert notes == text  # what was asked is context
         else:

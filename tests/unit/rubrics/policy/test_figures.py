@@ -14,7 +14,7 @@ from onward.rubrics.policy import prompts
 from onward.rubrics.policy.episodes import Attempt
 from onward.rubrics.policy.figures import Interval, figures, interval, interval_within, skill_of
 from onward.rubrics.policy.judging import TruthJudge
-from onward.rubrics.reward import RubricReward, gated
+from onward.rubrics.reward import RubricReward, gated, reward_of
 from onward.rubrics.tasks import make_task
 
 
@@ -36,6 +36,29 @@ def test_shares_and_means_are_those_counted_by_hand() -> None:
     assert found.criteria == pytest.approx(10 / 3)
     assert found.distinct == pytest.approx(100.0)
     assert found.ordered == 1.0
+    rewards = [reward_of(one.rubric, one.task, len(one.questions)) for one in some]
+    assert rewards[-1].total == -2.0
+    assert found.reward == pytest.approx(sum(float(one.total or 0) for one in rewards) / 4)
+    assert found.skill == pytest.approx((sum(max(-1, one.measures["skill"]) for one in rewards[:3]) - 1) / 4)
+    assert found.f1 == pytest.approx(sum(one.measures["f1"] for one in rewards[:3]) / 4)
+    weight = [dict(zip(one.task.active, one.task.weights, strict=True)) for one in some]
+    right = [w[c] > 0 for one, w in zip(some, weight, strict=True) if one.rubric for c in one.rubric.checks]
+    assert found.right == pytest.approx(sum(right) / 10) and 0 < sum(right) < 10
+    same = figures(some[:1] * 3, rewards[:1] * 3)
+    assert same.distinct == 100.0  # one task counts once
+    other = replace(some[0], task=make_task("expense_audit", 1))
+    assert figures([some[0], other], rewards[:1] * 2).distinct == 50.0
+
+
+def test_a_reward_is_that_of_its_task_and_its_questions() -> None:
+    """A judge remembers rewards: of the same text on another task, and after questions, it is another one."""
+    one, judge = attempt([0, 1, 2]), TruthJudge()
+    other = replace(one, task=replace(one.task, weights=one.task.weights[::-1].copy()))
+    asked = replace(one, questions=("accuracy", "brevity", "compliance"))
+    for some in (one, other, asked, one):
+        assert judge.reward(some) == reward_of(some.rubric, some.task, len(some.questions))
+    found = [judge.reward(some).total for some in (one, other, asked)]
+    assert len(set(found)) == 3 and float(found[0] or 0) - float(found[2] or 0) == pytest.approx(0.1)
 
 
 def test_an_episode_that_the_environment_ended_counts_nowhere() -> None:

@@ -10,13 +10,15 @@ from typing import Any
 import pytest
 from rubric_writer import toy_plan
 
-from onward.errors import ConfigError
+from onward.errors import ConfigError, TrainingError
+from onward.lm.learner import Learner
+from onward.lm.tokens import TokenRow
 from onward.rubrics.language import InvalidRubric, Rubric
-from onward.rubrics.policy import episodes
+from onward.rubrics.policy import episodes, training
 from onward.rubrics.policy.episodes import Attempt
 from onward.rubrics.policy.judging import TruthJudge
 from onward.rubrics.policy.plan import Plan
-from onward.rubrics.policy.training import BASE, METRICS, train
+from onward.rubrics.policy.training import BASE, METRICS, train, trajectories
 from onward.rubrics.policy.writer import load_writer
 from onward.rubrics.reward import RubricReward
 from onward.rubrics.tasks import make_task
@@ -65,6 +67,37 @@ def test_a_run_that_was_stopped_ends_with_the_same_writer(warm: Path, tmp_path: 
     assert (whole / "model.safetensors").read_bytes() == (parts / "model.safetensors").read_bytes()
     assert rewards(tmp_path / "whole") == rewards(tmp_path / "parts")
     assert not (tmp_path / "parts" / "state").exists()
+
+
+def test_episodes_of_one_task_are_a_group_and_a_failed_one_has_no_reward() -> None:
+    tasks = [make_task("expense_audit", 1), make_task("expense_audit", 2), make_task("release_notes", 1)]
+    attempts = [Attempt(task, TokenRow([1], [True], [0.0]), (), "", None) for task in tasks for _ in "ab"]
+    found = trajectories(attempts, [RubricReward(float(n)) for n in range(5)] + [RubricReward(None)])
+    groups = [one.group for one in found]
+    assert groups[0::2] == groups[1::2] and len(set(groups)) == 3
+    assert [one.reward for one in found] == [0, 1, 2, 3, 4, None]
+    assert [one.task_type for one in found[::2]] == ["expense_audit", "expense_audit", "release_notes"]
+
+
+def test_the_learning_rate_falls_in_a_line_to_a_tenth(
+    warm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rates: list[float] = []
+
+    def learned(learner: Learner, algorithm: Any, scored: Any) -> None:
+        rates.append(learner.stepper.learning_rate)
+
+    monkeypatch.setattr(training, "_learned", learned)
+    train(toy_plan(steps=4, learning_rate=1e-2), begun(warm, tmp_path))
+    assert rates == pytest.approx([1e-2, 7e-3, 4e-3, 1e-3])
+
+
+def test_a_step_that_is_not_finite_ends_the_run_with_a_sentence(warm: Path, tmp_path: Path) -> None:
+    def huge(attempts: Sequence[Attempt]) -> list[RubricReward]:
+        return [RubricReward(3e38 if n % 2 else 0.0) for n in range(len(attempts))]
+
+    with pytest.raises(TrainingError, match="was not finite: lower the learning rate"):
+        train(toy_plan(steps=1), begun(warm, tmp_path), judge=huge)
 
 
 def test_a_folder_with_another_plan_is_refused(warm: Path) -> None:
