@@ -64,6 +64,13 @@ def test_the_same_seed_gives_the_same_episodes_and_another_one_does_not(player: 
     assert texts[0] == texts[1] != texts[2]
 
 
+def test_the_questions_of_an_episode_are_drawn_apart(player: Player) -> None:
+    """An untrained policy has no favourite among eight topics: the same draw for two turns would repeat one."""
+    found = [one.questions for one in player.play(training_tasks((), 2), seed=2)]
+    pairs = [asked[0] == asked[1] for asked in found if len(asked) > 1]
+    assert len(pairs) > 20 and sum(pairs) < len(pairs) / 2
+
+
 def test_a_demonstration_is_a_row_as_an_episode_makes_it(player: Player) -> None:
     found = list(rows(player, training_tasks((), 1)[5:7], Care(1.0, 1.0), 12, seed=3))
     short = [row for row in found if "Checks:" not in player.policy.tokenizer.decode(row.ids)]
