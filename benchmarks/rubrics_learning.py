@@ -171,11 +171,10 @@ def page(report: dict[str, Any]) -> str:
     """Returns the results for people, all seeds side by side."""
     runs = report["runs"]
     lines = [f"# A rubric writer learns: {report['plan']['model']}", ""]
+    tasks = report["tasks_per_family"]
     lines += ["Made by `benchmarks/rubrics_learning.py`. Skill is 1 for the truth, 0 for a constant score,"]
-    lines += [
-        f"and at least -1. Intervals are 95 %, over families of tasks, with {report['tasks_per_family']}"
-    ]
-    lines += ["tasks of each family that no run trains on, and a quarter of them in the other splits.", ""]
+    lines += ["and at least -1. Intervals are 95 %, over families of tasks, by Student's t. Tasks of each family:"]
+    lines += [f"{tasks} of the held-out ones, {max(1, tasks // 4)} in the other splits.", ""]
     for seed, one in runs.items():
         cost = one["cost"]
         took = f"{cost['cpu_seconds']:.0f} s of CPU, {cost['wall_seconds']:.0f} s by the clock"
@@ -196,7 +195,8 @@ def page(report: dict[str, Any]) -> str:
                 lines.append(_row(seed, name, f"{control['skill']:.2f}", _interval(control["fall"])))
         for seed, one in runs.items():
             found = one["evaluation"][temperature]["warm_start_fall"]
-            lines.append(_row(seed, "shuffled_tasks, of the warm start", "", _interval(found)))
+            skill = one["evaluation"][temperature]["splits"][HELD_OUT]["warm_start"]["skill"] - found["mean"]
+            lines.append(_row(seed, "shuffled_tasks, of the warm start", f"{skill:.2f}", _interval(found)))
         with_answers = [s for s, one in runs.items() if "gain_from_answers" in one["evaluation"][temperature]]
         if with_answers:
             lines += ["", *_table("seed", "gain in skill from answers", "from those for another task")]

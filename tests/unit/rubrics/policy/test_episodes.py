@@ -115,6 +115,8 @@ def test_a_demonstration_is_a_row_as_an_episode_makes_it(player: Player) -> None
         for name, level in prompts.levels_of(notes).items():  # what no one said is unknown
             stated = any(aspect in heard for aspect in ASPECTS[name])
             assert (level is not None) == (stated or f"{name}: " in heard)
+        goals = [task.brief.partition(". ")[0] for task in training_tasks((), 1)[5:7]]
+        assert any(goal in heard for goal in goals) == (row not in short)
         if row in short:
             assert notes == text  # what was asked is context
         else:
