@@ -72,8 +72,9 @@ def test_an_episode_that_the_environment_ended_counts_nowhere() -> None:
 
 
 def test_a_rubric_that_is_gated_and_repeats_a_check_is_degenerate_once() -> None:
-    one = attempt([0, 0, 1])
-    assert figures([one], [gated("it gives every output the same score")]).degenerate == 1.0
+    refused = gated("it gives every output the same score")
+    for places in ([0, 0, 1], [0, 1, 2]):
+        assert figures([attempt(places)], [refused]).degenerate == 1.0
 
 
 def test_right_notes_are_those_about_what_brief_or_answers_state() -> None:
