@@ -173,8 +173,8 @@ def page(report: dict[str, Any]) -> str:
     lines = [f"# A rubric writer learns: {report['plan']['model']}", ""]
     tasks = report["tasks_per_family"]
     lines += ["Made by `benchmarks/rubrics_learning.py`. Skill is 1 for the truth, 0 for a constant score,"]
-    lines += ["and at least -1. Intervals are 95 %, over families of tasks, by Student's t. Tasks of each family:"]
-    lines += [f"{tasks} of the held-out ones, {max(1, tasks // 4)} in the other splits.", ""]
+    lines += ["and at least -1. Intervals are 95 %, over families of tasks, by Student's t. Tasks of each"]
+    lines += [f"family: {tasks} of the held-out ones, {max(1, tasks // 4)} in the other splits.", ""]
     for seed, one in runs.items():
         cost = one["cost"]
         took = f"{cost['cpu_seconds']:.0f} s of CPU, {cost['wall_seconds']:.0f} s by the clock"
