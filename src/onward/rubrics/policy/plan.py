@@ -76,7 +76,8 @@ class Plan:
     """Steps from one validation to the next."""
     eval_tasks: int = 32
     save_every: int = 20
-    """Steps from one saved state to the next, in the warm start and in the learning."""
+    """Steps from one saved state to the next, in the warm start and in the learning. 1 suits a model whose
+    steps take minutes."""
     warm_start: WarmStart = field(default_factory=WarmStart)
     size: Size = field(default_factory=Size)
     lora_rank: int = 16
