@@ -26,6 +26,7 @@ from machine import machine
 from onward.progress import Bars
 from onward.rubrics.policy.display import draw_curves, shown
 from onward.rubrics.policy.evaluation import Judged, controls, difference, judged, reference_points, shuffled
+from onward.rubrics.policy.figures import Interval
 from onward.rubrics.policy.plan import TINY, Plan, WarmStart
 from onward.rubrics.policy.splits import HELD_OUT, SPLITS, judging_tasks
 from onward.rubrics.policy.training import BASE, WRITER, train
@@ -63,10 +64,13 @@ def episodes(folder: Path, split: str, seeds: int, temperature: float) -> Judged
     return judged(load_player(folder), judging_tasks(split, seeds), temperature=temperature)
 
 
-def evaluated(folder: Path, seeds: int, temperature: float, *, short: bool = False) -> dict[str, Any]:
-    """Returns the report of one run, and the skill of each held-out task before and after learning.
+def evaluated(
+    folder: Path, seeds: int, temperature: float, *, short: bool = False
+) -> tuple[dict[str, Any], tuple[Judged, Judged]]:
+    """Returns the report of one run, and its episodes on unseen families before and after learning.
     ``short``: only unseen families, and only the control that plays no episodes."""
     found: dict[str, Any] = {"splits": {}}
+    unseen: list[tuple[Judged, Judged]] = []
     for split in SPLITS[: 1 if short else None]:
         count = seeds if split == HELD_OUT else max(1, seeds // 4)
         before, after = (episodes(folder / name, split, count, temperature) for name in (BASE, WRITER))
@@ -78,7 +82,9 @@ def evaluated(folder: Path, seeds: int, temperature: float, *, short: bool = Fal
         }
         if split == HELD_OUT:
             found["skills"] = {"warm_start": before.skills, "learned": after.skills}
+            unseen.append((before, after))
             tasks = judging_tasks(split, count)
+            found["warm_start_fall"] = asdict(difference([before], [shuffled(before, tasks)]))
             if short:
                 made = {"shuffled_tasks": shuffled(after, tasks)}
             else:
@@ -92,19 +98,7 @@ def evaluated(folder: Path, seeds: int, temperature: float, *, short: bool = Fal
             answers = difference([made["shuffled_answers"]], [made["no_answers"]])
             found["gain_from_answers"] = asdict(difference([after], [made["no_answers"]]))
             found["gain_from_shuffled_answers"] = asdict(answers)
-    return found
-
-
-def pooled(runs: dict[str, Any], temperature: float) -> dict[str, float]:
-    """Returns the gain over all training seeds, averaged task by task, with its interval over families."""
-    import numpy as np
-
-    from onward.rubrics.policy.figures import interval
-
-    some = [one["evaluation"][str(temperature)]["skills"] for one in runs.values()]
-    gain = np.mean([np.array(one["learned"]) - np.array(one["warm_start"]) for one in some], axis=0)
-    per_family = len(gain) // len({task.family for task in judging_tasks(HELD_OUT, 1)})
-    return asdict(interval(gain.tolist(), [place // per_family for place in range(len(gain))]))
+    return found, unseen[0]
 
 
 def main() -> int:
@@ -127,6 +121,7 @@ def main() -> int:
         preset = replace(preset, steps=1, warm_start=start)
     temperatures = TEMPERATURES[: 1 if given.short else None]
     runs: dict[str, Any] = {}
+    unseen: dict[float, list[tuple[Judged, Judged]]] = {t: [] for t in temperatures}
     for seed in given.seeds:
         folder = given.work / f"seed-{seed}"
         folder.mkdir(parents=True, exist_ok=True)
@@ -135,19 +130,28 @@ def main() -> int:
         print(f"seed {seed}: {cost}", file=sys.stderr, flush=True)
         if given.train_only:
             continue
-        evaluation = {str(t): evaluated(folder, given.tasks, t, short=given.short) for t in temperatures}
+        evaluation = {}
+        for t in temperatures:
+            evaluation[str(t)], both = evaluated(folder, given.tasks, t, short=given.short)
+            unseen[t].append(both)
         runs[str(seed)] = {"cost": cost, "evaluation": evaluation}
         report = {
             "machine": machine(),
             "load": os.getloadavg(),
             "plan": asdict(replace(plan, seed=0, model=Path(plan.model).name)),
             "reference_points": reference_points(judging_tasks(HELD_OUT, given.tasks)),
-            "gain": {str(t): pooled(runs, t) for t in temperatures},
+            "tasks_per_family": given.tasks,
+            "gain": {str(t): asdict(_pooled(unseen[t])) for t in temperatures},
             "runs": runs,
         }
         given.json.write_text(json.dumps(report, indent=1) + "\n")
         given.json.with_suffix(".md").write_text(page(report))
     return 0
+
+
+def _pooled(runs: list[tuple[Judged, Judged]]) -> Interval:
+    """Returns the gain over all training seeds, averaged task by task, with its interval over families."""
+    return difference([after for _, after in runs], [before for before, _ in runs])
 
 
 COLUMNS = {
@@ -158,6 +162,7 @@ COLUMNS = {
     "questions": ".2f",
     "distinct": ".0f",
     "entropy": ".2f",
+    "notes_right": ".0%",
 }
 """Figures of the learned writer and their formats."""
 
@@ -166,8 +171,10 @@ def page(report: dict[str, Any]) -> str:
     """Returns the results for people, all seeds side by side."""
     runs = report["runs"]
     lines = [f"# A rubric writer learns: {report['plan']['model']}", ""]
+    tasks = report["tasks_per_family"]
     lines += ["Made by `benchmarks/rubrics_learning.py`. Skill is 1 for the truth, 0 for a constant score,"]
-    lines += ["and at least -1. Intervals are 95 %, over families of tasks.", ""]
+    lines += ["and at least -1. Intervals are 95 %, over families of tasks, by Student's t. Tasks of each"]
+    lines += [f"family: {tasks} of the held-out ones, {max(1, tasks // 4)} in the other splits.", ""]
     for seed, one in runs.items():
         cost = one["cost"]
         took = f"{cost['cpu_seconds']:.0f} s of CPU, {cost['wall_seconds']:.0f} s by the clock"
@@ -179,13 +186,17 @@ def page(report: dict[str, Any]) -> str:
         for seed, one in runs.items():
             for split, found in one["evaluation"][temperature]["splits"].items():
                 skills = [f"{found[name]['skill']:.2f}" for name in ("warm_start", "learned")]
-                rest = [format(found["learned"][name], form) for name, form in COLUMNS.items()]
+                rest = [_cell(found["learned"][name], form) for name, form in COLUMNS.items()]
                 lines.append(_row(seed, split, *skills, _interval(found["gain"]), *rest))
         lines += ["", *_table("seed", "control", "skill", "fall from the right one")]
         for seed, one in runs.items():
             found = one["evaluation"][temperature]
             for name, control in found["controls"].items():
                 lines.append(_row(seed, name, f"{control['skill']:.2f}", _interval(control["fall"])))
+        for seed, one in runs.items():
+            found = one["evaluation"][temperature]["warm_start_fall"]
+            skill = one["evaluation"][temperature]["splits"][HELD_OUT]["warm_start"]["skill"] - found["mean"]
+            lines.append(_row(seed, "shuffled_tasks, of the warm start", f"{skill:.2f}", _interval(found)))
         with_answers = [s for s, one in runs.items() if "gain_from_answers" in one["evaluation"][temperature]]
         if with_answers:
             lines += ["", *_table("seed", "gain in skill from answers", "from those for another task")]
@@ -198,6 +209,10 @@ def page(report: dict[str, Any]) -> str:
     for name, one in report["reference_points"].items():
         lines.append(_row(name, one["words"], _interval(one["interval"]), f"{one['reward']:.2f}"))
     return "\n".join(lines) + "\n"
+
+
+def _cell(value: float | None, form: str) -> str:
+    return "" if value is None else format(value, form)
 
 
 def _table(*names: str) -> list[str]:

@@ -161,6 +161,16 @@ def test_a_curve_has_one_mark_for_each_value_and_means_beyond_the_width() -> Non
     assert len(jobs_watch.sparkline([float(i) for i in range(1000)], width=48)) == 48
 
 
+def test_the_headline_has_no_time_left_while_it_is_not_known() -> None:
+    progress = {"current_step": 3, "total_steps": 42, "percent_complete": 7.1, "eta_seconds": 61.0}
+    record = JobRecord(
+        job_id="job-1", state="running", request={}, request_sha256="", created_at="", updated_at=""
+    ).model_copy(update={"progress": progress})
+    assert jobs_watch.headline(record, None) == "job job-1 · running · 7 % · step 3/42 · 1:01 left"
+    del progress["eta_seconds"]
+    assert jobs_watch.headline(record, None) == "job job-1 · running · 7 % · step 3/42"
+
+
 def test_the_picture_grows_by_one_value_for_each_new_step() -> None:
     record = JobRecord(
         job_id="job-1", state="running", request={}, request_sha256="", created_at="", updated_at=""

@@ -87,7 +87,8 @@ def headline(record: JobRecord, place: int | None) -> str:
     if "percent_complete" in progress and record.state == "running":
         parts.append(f"{progress['percent_complete']:.0f} %")
         parts.append(f"step {progress.get('current_step', 0):,}/{progress.get('total_steps', 0):,}")
-        parts.append(f"{clock(float(progress.get('eta_seconds') or 0.0))} left")
+        if progress.get("eta_seconds") is not None:
+            parts.append(f"{clock(float(progress['eta_seconds']))} left")
     parts += [form.format(metrics[name]) for name, form in SHOWN.items() if _is_number(metrics.get(name))]
     if record.error is not None:
         parts.append(f"{record.error.code}: {record.error.message}")

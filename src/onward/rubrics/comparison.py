@@ -43,7 +43,7 @@ def timed(
     found = judged(writer.player, tasks, temperature=temperature, seed=seed)
     seconds = time.monotonic() - started
     if before is None or writer.usage is None:
-        drawn = sum(sum(one.row.sampled) for one in found.attempts)
+        drawn = sum(one.drawn for one in found.attempts)
         return found, Cost(seconds, None, None, drawn, None)
     now = writer.usage
     used = Usage(

@@ -1,11 +1,14 @@
 """Structured answers of a local model: vLLM where it is installed, else Onward's own sampler on a folder.
 
 The sampler's answer follows the JSON schema by construction: tokens that would leave it are not drawn.
+
+Invariant: one answer at a time, whatever is asked together, since no engine is made for several threads.
 """
 
 from __future__ import annotations
 
 import asyncio
+import threading
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
@@ -43,6 +46,7 @@ class VLLMInterface:
         self.model_path, self.max_tokens = str(model_path), max_tokens
         self.name, self.usage = f"local:{model_path}", Usage()
         self._engine: _Engine = engine_of(self.model_path)(self.model_path, max_tokens)
+        self._one_at_a_time = threading.Lock()
 
     async def generate_structured(
         self,
@@ -54,10 +58,14 @@ class VLLMInterface:
     ) -> AnswerT:
         """Returns an answer of ``response_type``. Raises ModelAnswerError if the model gives none."""
         schema = response_type.model_json_schema()
-        text = await asyncio.to_thread(
-            self._engine.generate, system_prompt, user_prompt, schema, temperature, seed, self.usage
-        )
-        return read_answer(text, response_type)
+
+        def generate() -> str:
+            with self._one_at_a_time:
+                return self._engine.generate(
+                    system_prompt, user_prompt, schema, temperature, seed, self.usage
+                )
+
+        return read_answer(await asyncio.to_thread(generate), response_type)
 
     _extract_json = staticmethod(extract_json)
 

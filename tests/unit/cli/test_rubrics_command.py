@@ -137,8 +137,8 @@ def test_train_goes_on_with_its_folder_and_its_writer_is_used(tmp_path: Path) ->
     done = run_text(tmp_path, *words, "--json")
     assert done.returncode == 0, done.stderr
     events = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [one["event"] for one in events if one["event"] != "warm_start"] == [
-        "step", "validation", "step", "validation", "ended",
+    assert [one["event"] for one in events] == [
+        "demonstrations", *["warm_start"] * 3, "step", "validation", "step", "validation", "ended",
     ]  # fmt: skip
     assert (tmp_path / "run" / "curves.png").is_file()
     again = run_text(tmp_path, "rubrics", "train", "--out", "run")

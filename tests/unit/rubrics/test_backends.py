@@ -170,3 +170,9 @@ def test_a_model_in_this_process_plays_by_the_same_types(tmp_path: Path) -> None
     (one,) = BackendPlayer(local, questions=1).play([make_task("release_notes", 3)], temperature=1.0, seed=1)
     assert one.rubric is not None, one.problem
     assert local.usage.requests == 2 and local.usage.completion_tokens > 20
+    # Episodes that are played together are those that are played alone: no answer goes to another one.
+    tasks = [make_task("release_notes", seed) for seed in range(6)]
+    together = BackendPlayer(local, questions=1).play(tasks, temperature=1.0, seed=1)
+    for number, (task, found) in enumerate(zip(tasks, together, strict=True)):
+        (alone,) = BackendPlayer(local, questions=1).play([task], temperature=1.0, seed=1 + number)
+        assert (found.text, found.questions, found.problem) == (alone.text, alone.questions, "")

@@ -101,6 +101,12 @@ async def test_a_family_scores_an_answer_by_the_truth_of_its_task() -> None:
     assert await engine.result(answered("x", task_id="recall_notice/7")) is None
 
 
+@pytest.mark.parametrize("seed", ["4000000", "9" * 5000, "-1", "x"])
+async def test_a_task_with_a_seed_of_no_split_is_no_task_of_the_family(seed: str) -> None:
+    engine = rubrics_of(settings(audit={"family": "expense_audit"}))
+    assert await engine.result(answered(REPORT, task_id=f"expense_audit/{seed}")) is None
+
+
 async def test_checks_of_the_form_count_alike_without_a_writer() -> None:
     checks = ["min_words(20)", "has_section(summary)", "id_format", "each_row_has(owner)", "owner_assigned"]
     engine = rubrics_of(settings(report={"checks": checks, "task_types": ["report"]}))
@@ -204,6 +210,7 @@ async def test_a_trajectory_that_no_rubric_is_about_is_left_out(tmp_path: Path) 
         ({"checks": ["min_words(20)", "pii_masked(email)", "date_iso"]}, "inputs of a known task"),
         ({"checks": ["min_word(20)", "id_format", "date_iso"]}, "min_word"),
         ({"checks": ["date_iso"]}, "give more"),
+        ({"checks": ["date_iso", "date_iso()", " date_iso", "id_format"]}, "2 different checks are given"),
         ({"checks": ["date_iso", "id_format", "max_words(120)"], "writer": "nowhere"}, "no rubric writer"),
     ],
 )

@@ -61,8 +61,14 @@ def test_the_child_reports_its_steps_and_compares_the_writer_with_its_start(
     assert rubrics.main(tmp_path) == 0
     events = [json.loads(line) for line in capsys.readouterr().out.splitlines() if line.startswith("{")]
     steps = [one for one in events if one["event"] == "progress"]
-    assert [one["step"] for one in steps] == [1, 2]
-    assert steps[-1]["progress"]["percent_complete"] == 100.0
+    assert [one["step"] for one in steps] == list(range(1, 43))  # 40 of the warm start, 2 of learning
+    found = [one["progress"] for one in steps]
+    assert [round(one["percent_complete"]) for one in found[19::20]] == [48, 95] and found[0][
+        "total_steps"
+    ] == 42
+    assert found[-1]["percent_complete"] == 100.0 and found[-1]["eta_seconds"] == 0.0
+    assert [n for n, one in enumerate(found, 1) if "eta_seconds" in one] == [42]  # then its pace is known
+    assert set(steps[39]["metrics"]) == {"loss"} and "skill" in steps[40]["metrics"]
     done = events[-1]
     assert done["event"] == "done"
     gain = done["metrics"]["skill_gain"]

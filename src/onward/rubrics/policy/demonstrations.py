@@ -14,10 +14,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from onward.lm.options import refuse_out_of_range
 from onward.lm.tokens import TokenRow
 from onward.rubrics.language import WEIGHTS, Criterion, Rubric, serialise
 from onward.rubrics.policy.episodes import Player, answers_of
 from onward.rubrics.policy.exercises import LISTS, Exercise, Exercises
+from onward.rubrics.policy.prompts import known_levels
 from onward.rubrics.tasks import DIMENSIONS, Task
 from onward.rubrics.tasks.rounding import rounded
 
@@ -37,6 +39,9 @@ class Care:
     weighed: float = 0.3
     """Share of weights that are right; the others are any weight. How much a check counts is left to
     reinforcement learning."""
+
+    def __post_init__(self) -> None:
+        refuse_out_of_range(self, informed=0 <= self.informed <= 1, weighed=0 <= self.weighed <= 1)
 
 
 def rows(player: Player, tasks: Sequence[Task], care: Care, count: int, seed: int) -> Iterator[TokenRow]:
@@ -92,10 +97,3 @@ def demonstrate(
             weight = rng.choice(WEIGHTS)
         criteria.append(Criterion(task.active[place], weight))
     return topics, Rubric(criteria)
-
-
-def known_levels(task: Task, topics: Sequence[str]) -> dict[str, int | None]:
-    """Returns the levels that the brief and the answers about ``topics`` state; None for the others."""
-    return {
-        name: task.levels[name] if name not in task.hidden or name in topics else None for name in DIMENSIONS
-    }

@@ -21,25 +21,26 @@ PANELS = {
 
 
 def shown(bars: Bars) -> Emit:
-    """Returns a receiver of a run's events that draws them as ``bars``: the warm start, then the learning."""
+    """Returns a receiver of a run's events that draws them as ``bars``: the demonstrations, the warm start,
+    then the learning. A run that goes on begins where it was, so that the time left is that of its pace."""
     active: dict[str, Bar] = {}
 
-    def bar(name: str, total: int) -> Bar:
-        for other in [known for known in active if known != name]:
-            active.pop(other).finish()
+    def draw(name: str, step: int, total: int, note: str = "") -> None:
         if name not in active:
-            active[name] = bars.add_bar(name, total)
-        return active[name]
+            active[name] = bars.add_bar(name, total, step)
+        active[name].update(step, note=note)
+        if step == total:
+            active.pop(name).finish()
 
     def emit(event: str, **facts: Any) -> None:
-        if event == "warm_start":
-            bar("Warm start", facts["total"]).update(facts["step"], note=f"loss {facts['loss']:.3f}")
+        if event == "demonstrations":
+            draw("Demonstrations", facts["step"], facts["total"])
+        elif event == "warm_start":
+            draw("Warm start", facts["step"], facts["total"], f"loss {facts['loss']:.3f}")
         elif event == "step":
             notes = [f"reward {facts['reward']:.2f}", f"skill {facts['skill']:.2f}"]
             notes += [f"{facts['questions']:.1f} questions", f"degenerate {facts['degenerate']:.0%}"]
-            bar("Learning", facts["total"]).update(facts["step"], note=PART.join(notes))
-            if facts["step"] == facts["total"]:
-                active.pop("Learning").finish()
+            draw("Learning", facts["step"], facts["total"], PART.join(notes))
 
     return emit
 
@@ -58,13 +59,7 @@ def draw_curves(folder: Path) -> list[Path]:
 
         figure = Figure(figsize=(9, 6), layout="constrained")
         grid = figure.subplots(2, 2, sharex=True)
-        panels = (
-            ("skill", "Skill"),
-            ("reward", "Reward"),
-            ("questions", "Questions"),
-            ("degenerate", "Degenerate share"),
-        )
-        for axis, (name, words) in zip(grid.flat, panels, strict=True):
+        for axis, (name, words) in zip(grid.flat, PANELS.items(), strict=True):
             axis.plot(
                 steps, [row[name] for row in rows], color=style.colours[0], alpha=0.6, label="training tasks"
             )

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
+from onward.errors import OnwardError
 from onward.lm.constrained import CompiledGrammar, Grammar, GrammarCompiler
 from onward.lm.request import Sample, SampleRequest
 from onward.lm.tokens import TokenRow
@@ -37,6 +38,9 @@ ANSWER_TOKENS = 600
 _REMEMBERED = 4096
 """Texts whose tokens and masks are remembered."""
 
+_COMPILED = 1024
+"""Grammars that are remembered: one for each list of checks."""
+
 Stage = Literal["ask", "note", "write"]
 Ask = Callable[[str], str]
 """A stakeholder: the answer to a question about a topic."""
@@ -56,6 +60,8 @@ class Attempt:
     """The notes of the policy; empty for a writer without notes."""
     finished: bool = True
     """False: the sampler could not complete an answer, which is no fault of the policy."""
+    drawn: int = 0
+    """Tokens that the policy drew, those of its notes among them."""
 
 
 @dataclass
@@ -67,6 +73,7 @@ class _Running:
     context: list[int]
     asked: list[str] = field(default_factory=list)
     turns: int = 0
+    drawn: int = 0
     stage: Stage = "ask"
     """Kind of the next answer."""
     notes: str = ""
@@ -102,7 +109,7 @@ class Player:
         self._replayed = lru_cache(_REMEMBERED)(self._replay)
         self._compile = GrammarCompiler(policy.tokenizer, policy.shape.vocab, self.chat.stop_ids)
         self._sampler = paths.sampler(policy, max_batch=batch)
-        self._grammars: dict[Any, CompiledGrammar] = {}
+        self._grammars: Lru[Any, CompiledGrammar] = Lru(_COMPILED)
         self._rendered: Lru[str, list[int]] = Lru(_REMEMBERED)
 
     def play(
@@ -143,7 +150,7 @@ class Player:
                 index = int(sample.request_id)
                 if self._advance(running[index], sample):
                     submit(index)
-        return [one.done for one in running if one.done is not None]
+        return [_ended(one) for one in running]
 
     # --- grammars and prompts ------------------------------------------------------------------------
 
@@ -254,11 +261,12 @@ class Player:
         else:
             one.row.extend(one.context, sample.token_ids, sample.logprobs, sample.allowed)
         one.turns += 1
+        one.drawn += len(sample.token_ids)
         text = self.chat.text(sample.token_ids)
         if sample.finish_reason != "stop":
             ended = sample.finish_reason != "error"
             problem = sample.error or "the answer was cut off"
-            one.done = Attempt(one.task, one.row, tuple(one.asked), text, None, problem, one.notes, ended)
+            one.done = _attempt(one, text, None, problem, finished=ended)
             return False
         if one.stage == "write":
             one.done = _judged(one, text)
@@ -290,4 +298,17 @@ def _judged(one: _Running, text: str) -> Attempt:
         rubric, problem = parse(text, one.task.active), ""
     except InvalidRubric as error:
         rubric, problem = None, str(error)
-    return Attempt(one.task, one.row, tuple(one.asked), text, rubric, problem, one.notes)
+    return _attempt(one, text, rubric, problem)
+
+
+def _attempt(
+    one: _Running, text: str, rubric: Rubric | None, problem: str, *, finished: bool = True
+) -> Attempt:
+    asked = tuple(one.asked)
+    return Attempt(one.task, one.row, asked, text, rubric, problem, one.notes, finished, one.drawn)
+
+
+def _ended(one: _Running) -> Attempt:
+    if one.done is None:
+        raise OnwardError("The sampler ended without an answer of every episode: load the writer again.")
+    return one.done

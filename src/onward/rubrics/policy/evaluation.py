@@ -3,7 +3,8 @@
 The controls show whether skill comes from reading the task. ``shuffled_tasks``: each rubric is scored on
 another task of its family. ``blank_brief``: the writer sees the checks alone. ``shuffled_answers``: the
 stakeholder answers for another task; ``no_answers``: the stakeholder has nothing to add. ``hidden_design``:
-other outputs, made by other operators, score the same rubrics.
+other outputs, made by other operators, score the same rubrics. No writer can fail the last one: a rubric has
+the same skill on both designs. A gap would be a fault of the operators or of the checks.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from onward.errors import ConfigError
 from onward.rubrics.language import Criterion, Rubric
 from onward.rubrics.policy.episodes import Ask, Attempt, answers_of
 from onward.rubrics.policy.figures import Interval, figures, interval, skill_of
 from onward.rubrics.policy.judging import TruthJudge
-from onward.rubrics.reward import RubricReward, gated, score
+from onward.rubrics.reward import RubricReward, score
 from onward.rubrics.tasks import Task, task_with
 from onward.rubrics.tasks.baselines import BASELINES, Baseline
 
@@ -48,6 +50,7 @@ class Judged:
 
     @property
     def skills(self) -> list[float]:
+        """Skill of each episode; NaN for one that failed through the environment."""
         return [skill_of(reward) for reward in self.rewards]
 
     @property
@@ -80,7 +83,8 @@ def difference(
     better: Sequence[Judged], worse: Sequence[Judged], by: Callable[..., Interval] = interval
 ) -> Interval:
     """Returns the difference in skill on the same tasks, and its interval over families (``by``). Several
-    runs of each side (training seeds) are averaged task by task first."""
+    runs of each side (training seeds) are averaged task by task first. A task on which an episode failed
+    through the environment is left out."""
     values = np.mean([one.skills for one in better], axis=0) - np.mean([one.skills for one in worse], axis=0)
     return by(values.tolist(), better[0].families)
 
@@ -105,7 +109,7 @@ def controls(
 
 def shuffled(right: Judged, tasks: Sequence[Task]) -> Judged:
     """Returns the same rubrics, each scored by the truth of another task of its family. Checks are matched by
-    their place, since tasks of a family differ in arguments."""
+    their place: tasks of a family differ in arguments, and those of a split in no place."""
     moved = [_moved(one, other) for one, other in zip(right.attempts, _others(tasks), strict=True)]
     return Judged(moved, TruthJudge()(moved))
 
@@ -113,16 +117,20 @@ def shuffled(right: Judged, tasks: Sequence[Task]) -> Judged:
 def _moved(one: Attempt, other: Task) -> Attempt:
     if one.rubric is None:
         return replace(one, task=other)
-    places = {check: place for place, check in enumerate(one.task.active)}
-    rubric = Rubric(Criterion(other.active[places[c.check]], c.weight) for c in one.rubric.criteria)
+    moved = dict(zip(one.task.active, other.active, strict=True))
+    rubric = Rubric(Criterion(moved[c.check], c.weight) for c in one.rubric.criteria)
     return replace(one, task=other, rubric=rubric)
 
 
 def _others(tasks: Sequence[Task]) -> list[Task]:
-    """Returns for each task the next one of its family, for the last one the first."""
+    """Returns for each task the next one of its family, for the last one the first. Raises ConfigError for a
+    family with one task, which has no other."""
     families: defaultdict[str, list[Task]] = defaultdict(list)
     for task in tasks:
         families[task.family].append(task)
+    for family, some in families.items():
+        if len(some) < 2:
+            raise ConfigError(f"There is 1 task of {family}, and controls need another one: give 2 or more.")
     place = {id(task): (some, n) for some in families.values() for n, task in enumerate(some)}
     return [some[(n + 1) % len(some)] for some, n in (place[id(task)] for task in tasks)]
 
@@ -136,7 +144,7 @@ def by_hidden_design(one: Attempt) -> RubricReward:
     """Returns the reward of a rubric on artefacts of the hidden design, built by the other operators."""
     task = one.task
     if one.rubric is None:
-        return gated(one.problem)
+        return TruthJudge().reward(one)
     found = np.array([task.bits(task.build(bits, way=1)) for bits in task.hidden_probes()], dtype=float)
     places = {check: place for place, check in enumerate(task.active)}
     columns = found[:, [places[check] for check in one.rubric.checks]]
@@ -150,7 +158,7 @@ def reference_points(tasks: Sequence[Task]) -> dict[str, dict[str, Any]]:
 
 
 def _reference(one: Baseline, tasks: Sequence[Task]) -> dict[str, Any]:
-    rewards = []
+    rewards: list[RubricReward] = []
     for task in tasks:
         weights = np.asarray(one.write(task), dtype=float)
         probes, chosen = np.asarray(task.probes(), dtype=float), np.flatnonzero(weights)

@@ -18,15 +18,12 @@ from onward.rubrics.check import Check
 from onward.rubrics.tasks import DIMENSIONS, Task
 from onward.rubrics.tasks.designs import ACTIVE
 from onward.rubrics.tasks.family import Pick, family_of
-from onward.rubrics.tasks.phrases import ALL_STATED, brief_sentence
+from onward.rubrics.tasks.phrases import brief_sentence, brief_text
+from onward.rubrics.tasks.task import HIDDEN, STATED_ALL
 from onward.rubrics.tasks.truth import TruthTable, truth_table
 
 LISTS = 400
 """Invented lists of checks."""
-ALL_STATED_SHARE = 0.2
-"""Share of the exercises whose brief states all dimensions, as in tasks."""
-HIDDEN = 3
-"""Dimensions that the brief leaves out in the others."""
 SEEDS = 1_000_000
 """Seeds of exercises, which decide the wording of answers."""
 
@@ -56,17 +53,16 @@ class Exercises:
         task, (active, table) = rng.choice(self._tasks), rng.choice(self._lists)
         row = rng.choice(table.training_rows)
         levels = dict(zip(DIMENSIONS, map(int, table.levels[row]), strict=True))
-        hidden = () if rng.random() < ALL_STATED_SHARE else rng.sample(DIMENSIONS, HIDDEN)
+        hidden = () if rng.random() < STATED_ALL else rng.sample(DIMENSIONS, HIDDEN)
         stated = rng.sample(
             [name for name in DIMENSIONS if name not in hidden], len(DIMENSIONS) - len(hidden)
         )
         noun, goal = family_of(task.family).noun, f"{task.brief.partition('. ')[0]}."
         said = [brief_sentence(name, levels[name], noun, rng) for name in stated]
-        end = () if hidden else (ALL_STATED.format(noun=noun),)
         drawn = replace(
             task,
             seed=rng.randrange(SEEDS),
-            brief=" ".join((goal, *said, *end)),
+            brief=brief_text(goal, said, noun, states_all=not hidden),
             active=active,
             weights=table.weights[row],
             levels=levels,

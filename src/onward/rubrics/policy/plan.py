@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field, fields
+import math
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
 from onward.errors import ConfigError
-from onward.files import write_whole
+from onward.files import read_json, write_whole
 from onward.lm import algorithms
 from onward.lm.options import refuse_out_of_range
 from onward.rubrics.policy.demonstrations import Care
 from onward.rubrics.policy.vocabulary import Size
 from onward.rubrics.tasks import BLOCK
 from onward.rubrics.tasks.splits import splits
+from onward.spelling import closest_name
 
 TINY = "tiny"
 PLAN = "plan.json"
@@ -37,7 +39,7 @@ class WarmStart:
             demonstrations=self.demonstrations >= 1,
             steps=self.steps >= 1,
             batch_rows=self.batch_rows >= 1,
-            learning_rate=self.learning_rate > 0,
+            learning_rate=0 < self.learning_rate < math.inf,
         )
 
 
@@ -74,13 +76,16 @@ class Plan:
     """Steps from one validation to the next."""
     eval_tasks: int = 32
     save_every: int = 20
-    """Steps from one saved state to the next."""
+    """Steps from one saved state to the next, in the warm start and in the learning. 1 suits a model whose
+    steps take minutes."""
     warm_start: WarmStart = field(default_factory=WarmStart)
     size: Size = field(default_factory=Size)
     lora_rank: int = 16
     """Rank of the adapter of a model that is not ``tiny``; of ``tiny`` all weights are trained."""
 
     def __post_init__(self) -> None:
+        if "type" in self.options:
+            raise ConfigError("The options of a rubrics run have a type: give it as algorithm.")
         made = algorithms.from_options({"type": self.algorithm, **self.options})
         if made.uses_critic:
             raise ConfigError(
@@ -93,8 +98,8 @@ class Plan:
             steps=self.steps >= 0,
             tasks_per_step=self.tasks_per_step >= 1,
             group_size=self.group_size >= 2,
-            learning_rate=self.learning_rate > 0,
-            entropy_coef=self.entropy_coef >= 0,
+            learning_rate=0 < self.learning_rate < math.inf,
+            entropy_coef=0 <= self.entropy_coef < math.inf,
             questions=0 <= self.questions <= 3,
             seeds_per_family=1 <= self.seeds_per_family <= BLOCK,
             threads=self.threads >= 1,
@@ -120,25 +125,49 @@ class Plan:
     def from_dict(cls, values: dict[str, Any]) -> Plan:
         """Returns the plan with ``values``, in the form of ``asdict``. Raises ConfigError for a name or value
         that cannot be."""
-        given = dict(values)
-        try:
-            if "warm_start" in given:
-                warm = dict(given["warm_start"])
-                warm["care"] = Care(**warm.get("care", {}))
-                given["warm_start"] = WarmStart(**warm)
-            if "size" in given:
-                given["size"] = Size(**given["size"])
-            if "families" in given:
-                given["families"] = tuple(given["families"])
-            return cls(**given)
-        except TypeError as error:
-            names = ", ".join(one.name for one in fields(cls))
-            raise ConfigError(
-                f"The plan of a rubrics run cannot be read ({error}): it has {names}."
-            ) from None
+        return _made(cls(), values, "")
 
     @classmethod
     def read(cls, folder: Path) -> Plan | None:
-        """Returns the plan of the run in ``folder``, None without one."""
+        """Returns the plan of the run in ``folder``, None without one. Raises ConfigError if it is bad."""
         path = folder / PLAN
-        return cls.from_dict(json.loads(path.read_bytes())) if path.is_file() else None
+        if not path.is_file():
+            return None
+        found = read_json(path)
+        if not isinstance(found, dict):
+            raise ConfigError(f"The plan {path} is damaged: start the run anew in another folder.")
+        return cls.from_dict(found)
+
+
+_WORDS = {
+    bool: "true or false", int: "a whole number", float: "a number", str: "text", dict: "an object",
+    tuple: "a list of names",
+}  # fmt: skip
+
+
+def _made(default: Any, values: Any, name: str) -> Any:
+    """Returns the dataclass of ``default`` with ``values``, each of the type that its default has."""
+    if not isinstance(values, dict):
+        raise ConfigError(f"The setting {name} of a rubrics run is {values!r}: give an object of settings.")
+    known = [one.name for one in fields(default)]
+    made = {}
+    for key, value in values.items():
+        whole = f"{name}.{key}" if name else key
+        if key not in known:
+            near = closest_name(key, known)
+            hint = f"did you mean {near}?" if near else f"there are {', '.join(known)}."
+            raise ConfigError(f"A rubrics run has no setting {whole}: {hint}")
+        present = getattr(default, key)
+        made[key] = _made(present, value, whole) if is_dataclass(present) else _typed(present, value, whole)
+    return type(default)(**made)
+
+
+def _typed(default: Any, value: Any, name: str) -> Any:
+    kind = type(default)
+    if kind is tuple and isinstance(value, list | tuple) and all(isinstance(one, str) for one in value):
+        return tuple(value)
+    if kind is float and type(value) is int:
+        return float(value)
+    if type(value) is not kind or kind is tuple:
+        raise ConfigError(f"The setting {name} of a rubrics run is {value!r}: give {_WORDS[kind]}.")
+    return value

@@ -71,6 +71,13 @@ def notes_schema() -> dict[str, Any]:
     }
 
 
+def known_levels(task: Task, topics: Sequence[str]) -> dict[str, int | None]:
+    """Returns the levels that the brief and the answers about ``topics`` state; None for the others."""
+    return {
+        name: task.levels[name] if name not in task.hidden or name in topics else None for name in DIMENSIONS
+    }
+
+
 def levels_of(text: str) -> dict[str, int | None]:
     """Returns the levels that notes state; an empty mapping if the text is none."""
     words = {word: level for level, word in IMPORTANCE.items()}

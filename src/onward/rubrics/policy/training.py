@@ -2,10 +2,11 @@
 
 A step samples a group of episodes for each of some tasks, scores the rubrics, and takes one optimiser step.
 The run's folder has its plan, ``base`` (the policy after the warm start), ``writer`` (the result), one line
-of ``metrics.jsonl`` for each step, and a saved state while it runs.
+of ``metrics.jsonl`` for each step, and saved states of the warm start and of the learning while it runs.
 
-Invariants: step ``n`` follows from the plan, the weights and ``n`` alone. A run that is killed and started
-again on its folder goes on from the saved state and ends with the same writer.
+Invariants: step ``n`` follows from the plan, the weights and ``n`` alone. A run that is killed in the warm
+start or in the learning, and started again on its folder, goes on from the saved state and ends with the same
+writer. Two processes never train in one folder.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import Any
 import torch
 
 from onward.errors import ConfigError, TrainingError
-from onward.files import write_whole
+from onward.files import locked_folder, make_folder, write_whole
 from onward.lm import algorithms
 from onward.lm.learner import Learner, LearnerConfig
 from onward.lm.statistics import StepMetrics
@@ -34,11 +35,13 @@ from onward.rubrics.policy.judging import Judge, TruthJudge
 from onward.rubrics.policy.plan import Plan
 from onward.rubrics.policy.splits import training_tasks, validation_tasks
 from onward.rubrics.policy.warm_start import Emit
-from onward.rubrics.policy.writer import load_player, save_writer
+from onward.rubrics.policy.writer import is_whole, load_player, save_writer
 from onward.rubrics.reward import RubricReward
 from onward.saved_state import StateFolder
 
-METRICS, BASE, WRITER, STATE = "metrics.jsonl", "base", "writer", "state"
+METRICS, BASE, WRITER = "metrics.jsonl", "base", "writer"
+RAW, WARM_STATE, STATE = "raw", "warm_state", "state"
+"""Folders of an unfinished run: the network before training, and the saved states."""
 LAST_RATE = 0.1
 """Share of the learning rate at the end of the run."""
 
@@ -53,11 +56,14 @@ def train(
 ) -> Path | None:
     """Trains a writer in ``folder``, or goes on with the run there, and returns the writer's folder.
 
-    ``emit(event, **facts)`` receives events: warm_start, step, validation. If ``stop`` returns True, the
-    state is saved and None is returned. Raises ConfigError if the folder has a run of another plan.
+    ``emit(event, **facts)`` receives events: demonstrations, warm_start, step, validation. If ``stop``
+    returns True after a step, the state is saved and None is returned. Raises ConfigError if the folder has a
+    run of another plan, or if another process trains in it.
     """
-    run = _Run(plan, Path(folder), judge or TruthJudge(), emit)
-    return run.to_end(stop)
+    folder = Path(folder)
+    make_folder(folder)
+    with locked_folder(folder, f"Another process trains a rubric writer in {folder}: wait for its end."):
+        return _Run(plan, folder, judge or TruthJudge(), emit).to_end(stop)
 
 
 class _Run:
@@ -65,19 +71,21 @@ class _Run:
         known = Plan.read(folder)
         if known is not None and known != plan:
             raise ConfigError(f"{folder} has a run of another plan: give a new folder, or its own plan.")
-        folder.mkdir(parents=True, exist_ok=True)
         plan.write(folder)
         torch.set_num_threads(plan.threads)
         self.plan, self.folder, self.judge, self.emit = plan, folder, judge, emit
         self.tasks = training_tasks(plan.families, plan.seeds_per_family)
-        self.state = StateFolder(folder / STATE)
+        self.warm_state, self.state = StateFolder(folder / WARM_STATE), StateFolder(folder / STATE)
         self.rows: list[dict[str, Any]] = []
 
     def to_end(self, stop: Callable[[], bool]) -> Path | None:
         plan, writer = self.plan, self.folder / WRITER
-        if (writer / "writer.json").is_file():
+        if is_whole(writer):
+            self.state.clear()
             return writer
-        player = self._start()
+        player = self._start(stop)
+        if player is None:
+            return None
         learner = Learner(player.policy, player.adapter, self._config())
         algorithm = algorithms.from_options({"type": plan.algorithm, **plan.options})
         done = self._restore(learner, algorithm)
@@ -97,19 +105,19 @@ class _Run:
         self.state.clear()
         return writer
 
-    def _start(self) -> Player:
-        """Returns a player of the policy after the warm start, which is made if it is not there."""
-        base = self.folder / BASE
-        if (base / "writer.json").is_file():
-            return load_player(base)
-        raw = self.folder / "raw"
+    def _start(self, stop: Callable[[], bool]) -> Player | None:
+        """Returns a player of the policy after the warm start, which is made if it is not there; None if
+        ``stop`` ended it."""
+        plan, base, raw = self.plan, self.folder / BASE, self.folder / RAW
+        if not is_whole(base):
+            shutil.rmtree(raw, ignore_errors=True)
+            policy, adapter = warm_start.untrained(plan, self.tasks, raw)
+            player = Player(policy, adapter, questions=plan.questions, notes=plan.notes, ordered=plan.ordered)
+            if not warm_start.warm_up(plan, player, self.tasks, self.warm_state, self.emit, stop):
+                return None
+            save_writer(player, base)
         shutil.rmtree(raw, ignore_errors=True)
-        policy, adapter = warm_start.untrained(self.plan, self.tasks, raw)
-        plan = self.plan
-        player = Player(policy, adapter, questions=plan.questions, notes=plan.notes, ordered=plan.ordered)
-        warm_start.warm_up(self.plan, player, self.tasks, self.emit)
-        save_writer(player, base)
-        shutil.rmtree(raw, ignore_errors=True)
+        self.warm_state.clear()
         return load_player(base)
 
     def _config(self) -> LearnerConfig:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from onward.lm.options import refuse_out_of_range
 from onward.lm.tiny import SPECIAL, save_network
 from onward.rubrics.policy.prompts import CHECKS, NOTE, NOW, SYSTEM
 
@@ -41,12 +42,25 @@ class Size:
     hidden: int = 64
     layers: int = 2
     heads: int = 4
+    """Twice their number divides ``hidden``."""
     intermediate: int = 128
     pieces: int = 1200
     """Most pieces besides single bytes. The least frequent words of briefs are left out first."""
     syllables: int = 160
     """Pieces of words that are no piece themselves."""
     max_positions: int = 1536
+
+    def __post_init__(self) -> None:
+        refuse_out_of_range(
+            self,
+            hidden=self.hidden >= 1,
+            layers=self.layers >= 1,
+            heads=self.heads >= 1 and self.hidden % (2 * self.heads) == 0,  # rotary: two halves of each head
+            intermediate=self.intermediate >= 1,
+            pieces=self.pieces >= 0,
+            syllables=self.syllables >= 0,
+            max_positions=self.max_positions >= 1,
+        )
 
 
 Texts = Mapping[str, Iterable[str]]

@@ -53,8 +53,9 @@ def load_player(folder: Path, *, device: str = "cpu", dtype: str = "float32") ->
     """Loads the policy of the writer in ``folder``, to play with or to train on."""
     folder = Path(folder)
     facts = read_json(folder / WRITER_FILE)
-    if not isinstance(facts, dict):
-        raise ConfigError(f"{folder} has no {WRITER_FILE}: give the folder 'writer' of a rubrics run.")
+    if not isinstance(facts, dict) or not {"questions", "ordered"} <= set(facts):
+        found = "an unreadable" if is_whole(folder) else "no"
+        raise ConfigError(f"{folder} has {found} {WRITER_FILE}: give the folder 'writer' of a rubrics run.")
     base = facts.get("base")
     policy = paths.load(folder if base is None else Path(base), device=device, dtype=dtype)
     if base is not None:
@@ -67,6 +68,11 @@ def load_player(folder: Path, *, device: str = "cpu", dtype: str = "float32") ->
         notes=bool(facts.get("notes", False)),
         ordered=bool(facts["ordered"]),
     )
+
+
+def is_whole(folder: Path) -> bool:
+    """Returns whether ``folder`` has a writer that was saved to its end."""
+    return (folder / WRITER_FILE).is_file()
 
 
 def save_writer(player: Player, folder: Path) -> None:

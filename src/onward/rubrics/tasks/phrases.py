@@ -7,6 +7,7 @@ two families share no run of thirteen words. An answer names no check, argument 
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 
 ASPECTS: dict[str, tuple[str, ...]] = {
     "accuracy": ("correct figures", "exact numbers", "error-free figures"),
@@ -69,6 +70,12 @@ ALL_STATED = "Nothing else counts for this {noun}."
 def brief_sentence(dimension: str, level: int, noun: str, draw: random.Random) -> str:
     """Returns a sentence of the brief about one dimension."""
     return draw.choice(BRIEF[level]).format(noun=noun, aspect=draw.choice(ASPECTS[dimension]))
+
+
+def brief_text(goal: str, sentences: Iterable[str], noun: str, *, states_all: bool) -> str:
+    """Returns a brief: its goal, what it states, and, if that is all, that nothing else counts."""
+    end = (ALL_STATED.format(noun=noun),) if states_all else ()
+    return " ".join((goal, *sentences, *end))
 
 
 def answer(family: str, seed: int, topic: str, level: int) -> str:

@@ -18,7 +18,7 @@ from onward.rubrics.tasks.build import broken, compliant
 from onward.rubrics.tasks.checks import CHECKS, DIMENSIONS
 from onward.rubrics.tasks.family import Family, Pick, family_of, truth_table_of
 from onward.rubrics.tasks.inputs import Record, Resource, draw_contacts, draw_records, facts_of
-from onward.rubrics.tasks.phrases import ALL_STATED, brief_sentence
+from onward.rubrics.tasks.phrases import brief_sentence, brief_text
 from onward.rubrics.tasks.truth import weights_of
 
 BLOCK = 1_000_000
@@ -26,6 +26,8 @@ BLOCK = 1_000_000
 SEED_SPLITS = ("train", "new_seeds", "new_preferences", "new_parameters")
 STATED_ALL = 0.2
 """Share of the tasks whose brief states all six dimensions: a question brings nothing there."""
+HIDDEN = 3
+"""Dimensions that the brief leaves out in the others."""
 
 
 @dataclass(frozen=True)
@@ -148,7 +150,7 @@ def make_task(family: str, seed: int) -> Task:
     rows = table.reserved_rows if split_of(seed) == "new_preferences" else table.training_rows
     row = rows[int(draw.random() * len(rows))]
     levels = dict(zip(DIMENSIONS, table.levels[row].tolist(), strict=True))
-    hidden = () if draw.random() < STATED_ALL else tuple(draw.sample(DIMENSIONS, 3))
+    hidden = () if draw.random() < STATED_ALL else tuple(draw.sample(DIMENSIONS, HIDDEN))
     return _assembled(family_of(family), seed, table.weights[row], levels, hidden)
 
 
@@ -215,11 +217,10 @@ def _assembled(
     sentences = [brief_sentence(name, levels[name], kind.noun, draw) for name in DIMENSIONS]
     stated = [sentence for name, sentence in zip(DIMENSIONS, sentences, strict=True) if name not in hidden]
     draw.shuffle(stated)
-    end = () if hidden else (ALL_STATED.format(noun=kind.noun),)
     return Task(
         kind.id,
         seed,
-        " ".join((goal, *stated, *end)),
+        brief_text(goal, stated, kind.noun, states_all=not hidden),
         tuple(checks[place] for place in order),
         truth,
         levels,

@@ -25,6 +25,7 @@ from onward.rubrics.backends import ChatBackend, open_backend
 from onward.rubrics.check import Check
 from onward.rubrics.language import InvalidRubric
 from onward.rubrics.language.code_rules import RULE_LIMITS
+from onward.rubrics.language.criteria import LEAST_CRITERIA
 from onward.rubrics.language.free import JudgeRule, StagedRubric, parse_free
 from onward.rubrics.language.judging import Judge, JudgeError
 from onward.rubrics.language.staged import RuleRunner, score_free
@@ -146,9 +147,12 @@ def checks_named(texts: Sequence[str]) -> tuple[Check, ...]:
                 f"{', '.join(name for name in CHECKS if name in FORM_CHECKS)}."
             )
         found.append(check)
-    if len(found) < 3:
-        raise ConfigError(f"{len(found)} checks are given, and a rubric has three to seven: give more.")
-    return tuple(sorted(set(found)))
+    different = sorted(set(found))
+    if len(different) < LEAST_CRITERIA:
+        raise ConfigError(
+            f"{len(different)} different checks are given, and a rubric has three to seven: give more."
+        )
+    return tuple(different)
 
 
 class _ChatJudge:
@@ -200,7 +204,10 @@ class FamilyRubric:
         family, _, seed = subject.task_id.partition("/")
         if family != self._family or not (seed.isascii() and seed.isdigit()):
             return None
-        task = make_task(family, int(seed))
+        try:
+            task = make_task(family, int(seed))
+        except (ConfigError, ValueError):  # a seed outside of the splits: no task of the family
+            return None
         weights, by = dict(zip(task.active, task.weights.tolist(), strict=True)), None
         if self._writer is not None:
             weights, by = await _written(self._writer, task)

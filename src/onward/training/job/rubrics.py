@@ -28,6 +28,7 @@ from onward.training.job.worker import MOST_TRACE, STOPPED, emit
 
 if TYPE_CHECKING:  # loads torch
     from onward.rubrics.policy.evaluation import Judged
+    from onward.rubrics.policy.plan import Plan
 
 SPEC, RUN = "rubrics.json", "run"
 RELEASED = "released.json"
@@ -47,9 +48,9 @@ def main(folder: Path) -> int:
     return 1
 
 
-def plan_of(asked: RubricsRequest) -> Any:
+def plan_of(asked: RubricsRequest) -> Plan:
     """Returns the plan that a request asks for. Raises ConfigError for a number that cannot be."""
-    from onward.rubrics.policy.plan import Plan
+    from onward.rubrics.policy.plan import Plan as TheirPlan
 
     given = {"algorithm": asked.algorithm, "seed": asked.seed, "steps": asked.steps}
     settings = dict(asked.settings or {})
@@ -58,15 +59,17 @@ def plan_of(asked: RubricsRequest) -> Any:
             raise ConfigError(f"The request has {name} among its settings: give it at the top.")
     if "model" in settings:  # a message must not name a path of this machine
         raise ConfigError("The request names a model, but a rubrics job trains the tiny one: leave it out.")
-    return Plan.from_dict({**settings, **{name: value for name, value in given.items() if value is not None}})
+    at_the_top = {name: value for name, value in given.items() if value is not None}
+    return TheirPlan.from_dict({**settings, **at_the_top})
 
 
 def _run(folder: Path, asked: RubricsRequest) -> int:
     from onward.rubrics.policy.training import BASE, train
 
-    started, where, watch = time.monotonic(), folder / RUN, _Watch()
+    started, where, plan = time.monotonic(), folder / RUN, plan_of(asked)
+    watch = _Watch(plan)
     signal.signal(signal.SIGTERM, watch.stop)
-    writer = train(plan_of(asked), where, emit=watch, stop=lambda: watch.stopped)
+    writer = train(plan, where, emit=watch, stop=lambda: watch.stopped)
     if writer is None:
         emit("stopped")
         return STOPPED
@@ -119,9 +122,14 @@ def _by_family(after: Judged, before: Judged) -> dict[str, float]:
 
 
 class _Watch:
-    """Writes an event for each step, and remembers that the process was asked to stop."""
+    """Writes an event for each step, and remembers that the process was asked to stop.
 
-    def __init__(self) -> None:
+    Steps of the warm start and of the learning are counted together. How long the learning takes is known
+    when it has begun: before, the progress has no time left.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self._warm, self._total = plan.warm_start.steps, plan.warm_start.steps + plan.steps
         self._pace: Pace | None = None
         self.stopped = False
 
@@ -129,18 +137,26 @@ class _Watch:
         self.stopped = True
 
     def __call__(self, event: str, **facts: Any) -> None:
-        if event != "step":
-            return
-        step, total = facts["step"], max(1, facts["total"])
-        if self._pace is None:
-            self._pace = Pace(1, done=step - 1)
+        if event == "warm_start":
+            self._emit(facts["step"], {"loss": facts["loss"]})
+        elif event == "step":
+            self._learned(self._warm + facts["step"], facts)
+
+    def _learned(self, step: int, facts: dict[str, Any]) -> None:
         metrics = {
             name: facts[name]
             for name in ("skill", "f1", "questions", "degenerate", "invalid", "loss", "grad_norm")
             if facts[name] is not None
         }
         metrics["reward_mean"] = facts["reward"]
-        emit("progress", step=step, progress=self._pace.progress(step, total), metrics=metrics)
+        self._emit(step, metrics)
+        self._pace = self._pace or Pace(1, done=step)
+
+    def _emit(self, step: int, metrics: dict[str, float]) -> None:
+        progress = (self._pace or Pace(1)).progress(step, self._total)
+        if self._pace is None:
+            del progress["eta_seconds"]
+        emit("progress", step=step, progress=progress, metrics=metrics)
 
 
 if __name__ == "__main__":

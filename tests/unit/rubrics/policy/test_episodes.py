@@ -1,17 +1,23 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 import jsonschema
+import pytest
 import torch
 
+from onward.lm.request import Sample, SampleRequest
 from onward.rubrics.language import parse, schema_of
 from onward.rubrics.policy import prompts
 from onward.rubrics.policy.demonstrations import Care, rows
-from onward.rubrics.policy.episodes import Player
+from onward.rubrics.policy.episodes import Attempt, Player
+from onward.rubrics.policy.judging import TruthJudge
 from onward.rubrics.policy.splits import training_tasks
 from onward.rubrics.tasks import DIMENSIONS, TOPICS, Stakeholder
+from onward.rubrics.tasks.phrases import ASPECTS
 
 
 def test_every_answer_of_an_untrained_policy_fits_its_grammar_when_hot(player: Player) -> None:
@@ -62,6 +68,39 @@ def test_the_same_seed_gives_the_same_episodes_and_another_one_does_not(player: 
     assert texts[0] == texts[1] != texts[2]
 
 
+def test_every_answer_of_every_episode_has_draws_of_its_own(
+    player: Player, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seeds, submit = [], player._sampler.submit
+
+    def seen(request: SampleRequest) -> None:
+        seeds.append(request.seed)
+        submit(request)
+
+    monkeypatch.setattr(player._sampler, "submit", seen)
+    found = player.play(training_tasks((), 1)[:3] * 2, seed=2)
+    answers = sum(min(3, len(one.questions) + 1) + 2 for one in found)  # questions, notes, rubric
+    assert len(seeds) == len(set(seeds)) == answers
+
+
+def test_an_answer_that_the_sampler_could_not_complete_is_no_fault_of_the_policy(
+    player: Player, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = player._sampler.step
+
+    def ended(reason: str) -> Attempt:
+        def broken() -> list[Sample]:
+            return [replace(one, finish_reason=reason, error="gone") for one in step()]
+
+        monkeypatch.setattr(player._sampler, "step", broken)
+        return player.play(training_tasks((), 1)[:1])[0]
+
+    failed, cut = ended("error"), ended("length")
+    assert (failed.finished, failed.rubric, failed.problem) == (False, None, "gone")
+    assert TruthJudge().reward(failed).total is None
+    assert (cut.finished, cut.rubric) == (True, None) and TruthJudge().reward(cut).total == -2.0
+
+
 def test_a_demonstration_is_a_row_as_an_episode_makes_it(player: Player) -> None:
     found = list(rows(player, training_tasks((), 1)[5:7], Care(1.0, 1.0), 12, seed=3))
     short = [row for row in found if "Checks:" not in player.policy.tokenizer.decode(row.ids)]
@@ -71,6 +110,13 @@ def test_a_demonstration_is_a_row_as_an_episode_makes_it(player: Player) -> None
         *questions, notes = [one for one in _objects(text) if "criteria" not in one]
         assert all(row.ids[t] in row.allowed[t] for t in row.trained)
         assert None not in [prompts.levels_of(notes).get(name, 9) for name in asked(questions)]
+        context = [i for i, own in zip(row.ids, row.sampled, strict=True) if not own]
+        heard = re.sub(r"\{.*?\}", "", str(player.policy.tokenizer.decode(context)))
+        for name, level in prompts.levels_of(notes).items():  # what no one said is unknown
+            stated = any(aspect in heard for aspect in ASPECTS[name])
+            assert (level is not None) == (stated or f"{name}: " in heard)
+        goals = [task.brief.partition(". ")[0] for task in training_tasks((), 1)[5:7]]
+        assert any(goal in heard for goal in goals) == (row not in short)
         if row in short:
             assert notes == text  # what was asked is context
         else:

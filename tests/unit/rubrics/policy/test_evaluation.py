@@ -1,11 +1,16 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
 
+from onward.errors import ConfigError
 from onward.lm.tokens import TokenRow
 from onward.rubrics.language import Criterion, Rubric, serialise
-from onward.rubrics.policy.episodes import Attempt, Player
+from onward.rubrics.policy.episodes import Attempt, Player, answers_of
 from onward.rubrics.policy.evaluation import (
     CONTROLS,
     Judged,
@@ -21,6 +26,8 @@ from onward.rubrics.policy.splits import HELD_OUT, SPLITS, judging_tasks
 from onward.rubrics.tasks import Task
 from onward.rubrics.tasks.baselines import full_oracle
 from onward.rubrics.tasks.designs import skill
+from onward.rubrics.tasks.family import family_of
+from onward.rubrics.tasks.phrases import ANSWERS, STATED
 from onward.rubrics.tasks.splits import splits
 
 
@@ -36,7 +43,7 @@ def of_truth(tasks: list[Task]) -> Judged:
 
 
 def test_true_rubrics_fall_when_they_are_scored_on_other_tasks() -> None:
-    tasks = judging_tasks("new_seeds", 3)[:12]
+    tasks = judging_tasks("new_seeds", 3)
     right = of_truth(tasks)
     moved = shuffled(right, tasks)
     assert right.skill.mean > 0.9
@@ -52,6 +59,60 @@ def test_the_hidden_design_judges_a_true_rubric_as_the_probes_do() -> None:
         found = by_hidden_design(truthful(task))
         assert found.measures["skill"] > 0.9
         assert found.measures["f1"] == pytest.approx(1.0)
+
+
+def test_tasks_of_a_family_have_the_same_kinds_of_checks_at_the_same_places() -> None:
+    """By these places a rubric is moved to another task, also where a family has two sections to check."""
+    for split in SPLITS:
+        kinds = {}
+        for task in judging_tasks(split, 8):
+            picks = family_of(task.family).picks
+            found = [
+                {n for n, pick in enumerate(picks) if pick.name == check.name and check.arg in pick.args}
+                for check in task.active
+            ]
+            assert kinds.setdefault(task.family, found) == found and all(len(one) == 1 for one in found)
+
+
+def test_a_family_with_one_task_has_no_control() -> None:
+    tasks = judging_tasks("new_seeds", 1)[:2]
+    with pytest.raises(ConfigError, match="give 2 or more"):
+        shuffled(of_truth(tasks), tasks)
+
+
+def test_an_episode_that_the_environment_ended_counts_in_no_difference() -> None:
+    tasks = judging_tasks("new_seeds", 2)[:8]
+    right, failed = of_truth(tasks), replace(truthful(tasks[0]), rubric=None, finished=False, problem="gone")
+    attempts = [failed, *right.attempts[1:]]
+    broken = Judged(attempts, TruthJudge()(attempts))
+    rest = Judged(right.attempts[1:], right.rewards[1:])
+    assert broken.skill == rest.skill
+    worse = shuffled(right, tasks)
+    without = Judged(worse.attempts[1:], worse.rewards[1:])
+    assert difference([broken], [worse]) == difference([rest], [without])
+    assert by_hidden_design(failed).total is None
+
+
+def test_the_answers_of_each_control_are_those_that_it_names() -> None:
+    """A player that asks about everything that is hidden, and keeps what it heard."""
+    heard: list[list[str]] = []
+
+    class Asks:
+        def play(self, tasks: Sequence[Task], *, stakeholder: Any = answers_of, **_: Any) -> list[Attempt]:
+            heard.append([stakeholder(task)(task.hidden[0]) for task in tasks])
+            return [truthful(task) for task in tasks]
+
+    tasks = [task for task in judging_tasks("new_seeds", 12)[:36] if task.hidden]
+    controls(Asks(), tasks, of_truth(tasks))
+    blank, shuffled_answers, none = heard
+    for task, true, moved, nothing in zip(tasks, blank, shuffled_answers, none, strict=True):
+        family = [one for one in tasks if one.family == task.family]
+        other = family[(family.index(task) + 1) % len(family)]
+        topic = task.hidden[0]
+        assert true in ANSWERS[task.levels[topic]]
+        assert moved in ANSWERS[other.levels[topic]]
+        assert nothing in STATED
+    assert sum(a != b for a, b in zip(blank, shuffled_answers, strict=True)) > len(tasks) / 3
 
 
 def test_every_control_is_of_the_same_tasks(player: Player) -> None:

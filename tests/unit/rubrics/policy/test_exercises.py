@@ -5,11 +5,13 @@ from __future__ import annotations
 import random
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 
-from onward.rubrics.policy.demonstrations import Care, demonstrate, known_levels
+from onward.rubrics.policy.demonstrations import Care, demonstrate
 from onward.rubrics.policy.exercises import Exercises
+from onward.rubrics.policy.prompts import known_levels
 from onward.rubrics.policy.splits import training_tasks
 from onward.rubrics.tasks import CHECKS, DIMENSIONS
 from onward.rubrics.tasks.family import TRAINING_FAMILIES, family_of
@@ -74,6 +76,8 @@ def test_a_careful_writer_that_knows_all_takes_what_counts_and_nothing_else() ->
         seen += 1
         weight = dict(zip(one.task.active, one.task.weights, strict=True))
         assert all(weight[check] > 0 for check in rubric.checks)
+        gaps = [share - weight[check] for check, share in zip(rubric.checks, rubric.weights, strict=True)]
+        assert max(map(abs, gaps)) < 0.04  # whole weights from 1 to 5 are this near to any truth
         assert {check for check, value in weight.items() if value > 0.1} <= set(rubric.checks)
     assert seen > 100
 
@@ -88,6 +92,36 @@ def test_a_careless_writer_takes_wrong_checks_too() -> None:
         for _, rubric in [demonstrate(one, Care(0.6, 1.0), rng, 0)]
     ]
     assert 0.3 < float(np.mean(wrong)) < 0.5
+
+
+def test_a_writer_that_is_careless_in_weights_alone_takes_the_right_checks() -> None:
+    rng, shares = random.Random(1), []
+    for one in DRAWN:
+        _, rubric = demonstrate(one, Care(1.0, 0.3), rng, 0)
+        _, right = demonstrate(one, Care(1.0, 1.0), rng, 0)
+        assert rubric.checks == right.checks
+        pairs = zip(rubric.criteria, right.criteria, strict=True)
+        shares += [a.weight == b.weight for a, b in pairs]
+    assert abs(float(np.mean(shares)) - 0.44) < 0.04  # 0.3, and a fifth of the other 0.7
+    assert len(shares) > 1000
+
+
+def test_what_a_demonstration_does_not_know_changes_nothing_in_it() -> None:
+    """The same brief and no question: other levels behind it, which the writer cannot know."""
+    compared = 0
+    for one in DRAWN:
+        if not one.task.hidden:
+            continue
+        stated = {name: level for name, level in one.task.levels.items() if name not in one.task.hidden}
+        table = one.table.levels
+        agree = [all(row[DIMENSIONS.index(n)] == level for n, level in stated.items()) for row in table]
+        for row in np.flatnonzero(agree).tolist()[:3]:
+            levels = dict(zip(DIMENSIONS, map(int, table[row]), strict=True))
+            other = replace(one, task=replace(one.task, levels=levels, weights=one.table.weights[row]))
+            written = [demonstrate(some, Care(1.0, 1.0), random.Random(1), 0) for some in (one, other)]
+            assert written[0] == written[1]
+            compared += levels != one.task.levels
+    assert compared > 100
 
 
 def test_notes_of_a_demonstration_have_what_was_said_and_nothing_else() -> None:

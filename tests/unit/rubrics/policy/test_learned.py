@@ -24,6 +24,6 @@ def test_learning_beats_the_warm_start_on_unseen_families(tmp_path: Path) -> Non
     gain = difference([after], [before])
     assert gain.mean >= 0.10 and gain.low > 0
     fall = difference([after], [shuffled(after, tasks)])
-    assert fall.mean >= 0.2 and fall.low > 0  # it reads its task
+    assert fall.mean >= 0.3 and fall.low > 0.2  # it reads its task; 0.40 [0.32, 0.47] on 12 tasks each
     found = figures(after.attempts, after.rewards)
     assert found.degenerate <= 0.01 and found.invalid == 0
