@@ -6,7 +6,8 @@ from reward_documents import trajectory, turn
 
 from onward.rubrics.policy.episodes import Player
 from onward.rubrics.trajectories import Rubrics
-from onward.rubrics.trajectories.engine import ChecksRubric, RubricWriter, checks_named
+from onward.rubrics.trajectories.engine import ChecksRubric, checks_named
+from onward.rubrics.trajectories.written import RubricWriter, in_this_process
 
 CHECKS = ["has_section(summary)", "min_words(20)", "date_iso", "owner_assigned", "forbids_term(obviously)"]
 ANSWER = """# Minutes
@@ -26,7 +27,7 @@ HOLDS = {
 
 
 async def test_a_trained_policy_weighs_the_checks_of_a_task_that_it_never_saw(player: Player) -> None:
-    writer = RubricWriter(player)
+    writer = RubricWriter(in_this_process(player))
     engine = Rubrics([(frozenset(), ChecksRubric("minutes", checks_named(CHECKS), writer))])
     item = trajectory(turns=[turn(1, output=ANSWER)])
     found = await engine.result(item)
