@@ -11,6 +11,10 @@ from pathlib import Path
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+# Compiled modules are stored, whatever the caller's shell says. Otherwise each test process rewrites the assertions
+# of every file for itself (20 s of CPU each), and each child process compiles the package anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 import httpx._transports.default
 import httpx2._transports.default
