@@ -11,16 +11,17 @@ from pathlib import Path
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-# Compiled modules are stored, whatever the caller's shell says. Otherwise each test process rewrites the assertions
-# of every file for itself (20 s of CPU each), and each child process compiles the package anew.
+# Compiled modules are stored, whatever the caller's shell says. Otherwise each test process rewrites the
+# assertions of every file for itself (20 s of CPU each), and each child process compiles the package anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-sys.dont_write_bytecode = False
 
 import httpx._transports.default
 import httpx2._transports.default
 import pytest
 
 from onward.config import SEED_VARIABLES
+
+sys.dont_write_bytecode = False
 
 # Clients with the same settings share one TLS context: reading the certificates of authorities takes 40 ms,
 # and tests make thousands.
@@ -42,8 +43,8 @@ LONGEST = (
     "test_environments.py", "test_agent_zero_training.py", "test_tools_mcp.py", "test_gateway_clients.py",
     "test_evidence.py",
 )  # fmt: skip
-"""Files that take half a minute or more beside others, the longest first: begun last, one process would work on
-them alone."""
+"""Files that take half a minute beside others, the longest first: begun last, one process would work on them
+alone."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -1,8 +1,8 @@
 """AdamW by PyTorch's function for it, without the import of PyTorch's compiler.
 
-``torch.optim.AdamW`` imports ``torch._dynamo`` when it is made, and with it SymPy and the distributed tensors:
-two to three seconds of computing time in each training process, which compiles nothing. The steps are those of
-``torch.optim.AdamW`` to the bit, since both call ``torch.optim.adamw.adamw``. The saved state has the same form.
+``torch.optim.AdamW`` imports ``torch._dynamo`` when it is made, and with it SymPy and the distributed
+tensors: two seconds of computing in each training process, which compiles nothing. The steps are those of
+``torch.optim.AdamW`` to the bit, since both call the same function. The saved state has the same form.
 """
 
 from __future__ import annotations
