@@ -11,6 +11,9 @@ from pathlib import Path
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+# Compiled modules are stored, whatever the caller's shell says. Otherwise each test process rewrites the
+# assertions of every file for itself (20 s of CPU each), and each child process compiles the package anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 import httpx._transports.default
 import httpx2._transports.default
@@ -18,20 +21,30 @@ import pytest
 
 from onward.config import SEED_VARIABLES
 
+sys.dont_write_bytecode = False
+
 # Clients with the same settings share one TLS context: reading the certificates of authorities takes 40 ms,
 # and tests make thousands.
 for _module in (httpx._transports.default, httpx2._transports.default):
     vars(_module)["create_ssl_context"] = functools.cache(_module.create_ssl_context)
 
 LONGEST = (
-    "test_loop_demo.py", "test_loop_killed.py", "test_onpolicy.py", "test_closed_model.py",
-    "test_gateway_clients.py", "test_redaction_recall.py", "test_serving_vllm_server.py",
-    "test_crash_points.py",
-    "test_train_command.py", "test_warehouse_command.py", "test_out_of_memory.py", "test_evidence.py",
-    "test_privacy.py", "test_hung_children.py", "test_full_disk.py", "test_environments.py",
-    "test_agent_zero_plugin.py", "test_agent_zero_training.py", "test_tools_mcp.py",
+    "test_loop_demo.py", "test_docs.py", "test_train_command.py", "test_serving_vllm_server.py",
+    "test_cli_control.py", "test_agent_zero_plugin.py", "test_loop_killed.py", "test_closed_model.py",
+    "test_warmup.py", "test_recovery.py", "test_redaction_recall.py", "test_host.py", "test_control_a3c.py",
+    "test_control_api.py", "test_crash_points.py", "test_worker.py", "test_estimate.py",
+    "test_unreadable_records.py", "test_trainer.py", "test_reward_code.py", "test_hung_children.py",
+    "test_placement.py", "test_onpolicy.py", "test_training.py", "test_control_resume.py",
+    "test_feedback_widget.py", "test_environment_jobs.py", "test_control_ppo.py", "test_base.py",
+    "test_gateway_killed.py", "test_control_streams.py", "test_out_of_memory.py",
+    "test_capture_collector.py", "test_training_rubrics.py", "test_redaction_limits.py",
+    "test_frameworks.py", "test_release_silence.py", "test_held_out_evaluation.py", "test_control_ddpg.py",
+    "test_rubrics_job.py", "test_warehouse_command.py", "test_privacy.py", "test_full_disk.py",
+    "test_environments.py", "test_agent_zero_training.py", "test_tools_mcp.py", "test_gateway_clients.py",
+    "test_evidence.py",
 )  # fmt: skip
-"""Files that take most of a minute, begun first: begun last, one process would work on them alone."""
+"""Files that take half a minute beside others, the longest first: begun last, one process would work on them
+alone."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -162,7 +162,7 @@ async def test_ctrl_c_stops_cleanly_and_leaves_no_child(tmp_path: Path) -> None:
         assert len(children) >= 3, "nats-server, the warehouse and the engine"
         process.send_signal(signal.SIGINT)
         assert await asyncio.to_thread(process.wait, 60) == 0
-    _, alive = psutil.wait_procs(children, timeout=5)
+    _, alive = psutil.wait_procs(children, timeout=30)
     assert alive == []
 
 

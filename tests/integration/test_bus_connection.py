@@ -99,7 +99,7 @@ async def test_a_full_stream_makes_publishers_wait_and_drops_nothing(bus):
     waiting = asyncio.create_task(bus.publish(subject, b"x" * 500, msg_id="late"))
     await asyncio.sleep(0.2)
     await bus.js.update_stream(info.config)
-    assert (await asyncio.wait_for(waiting, 5)).seq == stored + 1
+    assert (await asyncio.wait_for(waiting, 30)).seq == stored + 1
 
 
 async def test_what_can_never_be_stored_fails_at_once_with_the_reason(bus):

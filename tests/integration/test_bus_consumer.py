@@ -133,7 +133,7 @@ async def test_a_cancellation_that_the_client_swallows_is_not_lost(bus, monkeypa
     monkeypatch.setattr(module.Puller, "pull", swallow)
     reader = Reader(bus)
     await asyncio.sleep(0.2)
-    await asyncio.wait_for(reader.stop(), 5)
+    await asyncio.wait_for(reader.stop(), 30)
     publish = bus.js.publish
 
     async def cancelled_while_answered(*args, **options):
@@ -145,7 +145,7 @@ async def test_a_cancellation_that_the_client_swallows_is_not_lost(bus, monkeypa
 
     monkeypatch.setattr(bus.js, "publish", cancelled_while_answered)
     task = asyncio.create_task(bus.publish(SUBJECT, b"x", msg_id="m"))
-    await asyncio.wait({task}, timeout=5)
+    await asyncio.wait({task}, timeout=30)
     assert task.cancelled()
 
 
@@ -162,7 +162,7 @@ async def test_a_cancellation_swallowed_by_a_failing_read_is_not_lost(bus, monke
     monkeypatch.setattr(module.Puller, "pull", swallow_and_break)
     reader = Reader(bus)
     await asyncio.sleep(0.2)
-    await asyncio.wait_for(reader.stop(), 5)
+    await asyncio.wait_for(reader.stop(), 30)
 
 
 async def test_clean_up_after_a_cancellation_can_still_publish(bus):
@@ -265,7 +265,7 @@ async def test_a_handler_that_hangs_cannot_keep_a_cancelled_reader_alive(bus, mo
     await fill(bus, 1)
     reader = Reader(bus, lambda _: asyncio.sleep(60))
     await reader.until(1)
-    await asyncio.wait_for(reader.stop(), 3)
+    await asyncio.wait_for(reader.stop(), 30)
     assert await unacked(bus) == 1
 
 

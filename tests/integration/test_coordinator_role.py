@@ -156,7 +156,7 @@ async def test_a_failed_job_raises_an_alert_and_bad_status_stops_nothing(bus, wa
     }
     status = TrainingStatus.model_validate(failed)
     await bus.publish(subjects.TRAINING_STATUS, encode(status), msg_id="s1")
-    alert = json.loads((await heard.next_msg(timeout=5)).data)
+    alert = json.loads((await heard.next_msg(timeout=30)).data)
     assert alert["kind"] == "training_failed"
     assert alert["message"] == "Training job j1 failed with DATA: nothing to learn from"
     async with asyncio.timeout(10):

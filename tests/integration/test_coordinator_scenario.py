@@ -63,7 +63,7 @@ async def test_scenario_2_publishes_the_request_and_reports_the_job(bus, monkeyp
     request = decode(json.dumps(published).encode(), TrainingRequest)
     await table.register(request)  # as the trainer does
     assert await c.tick() == Wait(f"job {request.training_job_id} is not finished")
-    report = json.loads((await heard.next_msg(timeout=5)).data)
+    report = json.loads((await heard.next_msg(timeout=30)).data)
     assert report["message"] == "Initiating RL training job #47 with 10K samples"
     assert report["timestamp"] == "2025-12-08T13:00:00.000Z"
 

@@ -37,11 +37,12 @@ async def test_a_message_of_the_superior_agent_makes_a_manual_job_of_high_priori
         "profile": "rl-trainer",
         "message": "Trigger training job with 10K samples from last 30 days",
     }
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not ctx.ready.get("coordinator"):
             await asyncio.sleep(0.01)
-        answer = json.loads(await bus.request(subjects.TRAINER_MESSAGE, json.dumps(call).encode(), timeout=5))
-        again = json.loads(await bus.request(subjects.TRAINER_MESSAGE, json.dumps(call).encode(), timeout=5))
+        sent = json.dumps(call).encode()
+        answer = json.loads(await bus.request(subjects.TRAINER_MESSAGE, sent, timeout=30))
+        again = json.loads(await bus.request(subjects.TRAINER_MESSAGE, sent, timeout=30))
     role.cancel()
     await asyncio.gather(role, return_exceptions=True)
     (asked,) = await requests(bus)

@@ -246,4 +246,4 @@ async def test_an_error_while_choices_are_begun_leaves_no_call_counted(world, mo
     monkeypatch.setattr(world.gateway.capture, "begin_branches", broken)
     body = {"messages": [{"role": "user", "content": "q"}], "n": 2}
     assert (await world.client.post("/v1/chat/completions", json=body)).status_code == 500
-    await asyncio.wait_for(world.gateway.admission.drain(), 5)
+    await asyncio.wait_for(world.gateway.admission.drain(), 30)

@@ -88,7 +88,7 @@ async def _long_call(engine, adapter=None):
 
 
 async def _is_running(engine):
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while (await engine.health())["running"] == 0:
             await asyncio.sleep(0.002)
 
@@ -322,7 +322,7 @@ async def test_an_adapter_stays_while_any_client_holds_it(engine, tiny):
     await engine.unload_adapter(digest)
     assert digest in await engine.adapters()
     await other.close()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while digest in await engine.adapters():
             await asyncio.sleep(0.02)
 
@@ -333,7 +333,7 @@ async def test_a_cancelled_call_leaves_the_batch(engine):
     call = asyncio.create_task(engine.generate(**asked))
     await _is_running(engine)
     call.cancel()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while (await engine.health())["running"]:
             await asyncio.sleep(0.002)
     assert (await engine.health())["generations"] == before

@@ -258,7 +258,7 @@ async def test_a_newer_state_interrupts_one_that_is_still_loading(world):
     await eventually(loading)
     world.engine.delay = 0.0
     revision = await world.desire(("agent-zero-rl-v1", one), None, release_id="r2")
-    record = await asyncio.wait_for(world.served(revision), 5)
+    record = await asyncio.wait_for(world.served(revision), 30)
     assert record["served"] == [one]
 
 

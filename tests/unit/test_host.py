@@ -65,7 +65,7 @@ async def test_a_role_that_fails_is_started_again_while_another_goes_on(
         await real(name, ctx)
 
     monkeypatch.setattr(host, "_run_role", run_role)
-    async with host.running(settings, roles=("collector", "archiver")) as loop, asyncio.timeout(20):
+    async with host.running(settings, roles=("collector", "archiver")) as loop, asyncio.timeout(60):
         while len(runs) < 3:  # also an error for a person, once the start is over
             await asyncio.sleep(0.05)
         assert loop.ctx.ready["collector"] is True

@@ -19,7 +19,7 @@ async def main(words: argparse.Namespace) -> None:
         inbox = client.new_inbox()
         replies = await client.subscribe(inbox)
         await client.publish(words.subject, words.body.encode(), reply=inbox)
-        print((await replies.next_msg(timeout=5)).data.decode(), flush=True)
+        print((await replies.next_msg(timeout=30)).data.decode(), flush=True)
     else:
         heard = await client.subscribe(words.subject, queue=words.queue)
         await client.flush()

@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from onward.lm.adamw import AdamW
+
 _FIRST_SCALE = 1024.0
 _GROW_AFTER = 200
 
@@ -40,7 +42,7 @@ class Stepper:
         groups: list[dict[str, Any]] = [{"params": self.masters, "lr": learning_rate}]
         if self.critic:
             groups.append({"params": self.critic, "lr": critic_learning_rate})
-        self.optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.95), weight_decay=weight_decay)
+        self.optimizer = AdamW(groups, betas=(0.9, 0.95), weight_decay=weight_decay)
         self.scale = 1.0
         self.skipped = 0
         """Steps not taken because loss or gradient was not finite."""
@@ -96,7 +98,7 @@ class Stepper:
 
     def discard(self) -> None:
         """Discards the accumulated gradients."""
-        self.optimizer.zero_grad(set_to_none=True)
+        self.optimizer.zero_grad()
         for parameter in self.parameters:
             parameter.grad = None
 
