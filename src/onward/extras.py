@@ -30,6 +30,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "tokenizers": ("lm",),
     "transformers": ("lm",),
     "llguidance": ("lm",),
+    "peft": ("lm",),
     "gymnasium": ("control",),
     "onnx": ("control",),
     "threadpoolctl": ("control",),

@@ -10,7 +10,7 @@ from onward import host
 from onward.bus import Bus
 from onward.cli import ConfigFile, DataDir, app, load_settings, run_async
 from onward.cli.help import Commands
-from onward.cli.output import AsJson, Table, facts, ident, number, print_json, print_text
+from onward.cli.output import AsJson, Table, facts, ident, number, print_json, print_text, say
 from onward.clock import SystemClock
 from onward.config import Settings
 from onward.errors import ConfigError, NotFoundError
@@ -90,7 +90,10 @@ def show(
     if as_json:
         print_json(found)
         return
-    print_text(facts({"job": found.pop("job_id"), "came to": result_phrase(found), **found}))
+    phrase, trace = result_phrase(found), (found["error"] or {}).pop("traceback", None)
+    print_text(facts({"job": found.pop("job_id"), "came to": phrase, **found}))
+    if trace:
+        say(f"\n{trace.rstrip()}")
 
 
 @jobs_app.command()

@@ -16,12 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onward.errors import TrainingError
+from onward.lm.student import t_quantile
 
 FEWEST = 10
 """Fewest effective tasks of a number. The variance of fewer is not known well enough for an interval."""
 _PSEUDO = 2
 """Observations at either end of the range that the interval is computed with, beside those that were made."""
-Z95 = 1.959963984540054
 
 Floats = NDArray[np.float64]
 
@@ -170,15 +170,3 @@ def _interval(
     spread += _PSEUDO * ((least - centre) ** 2 + (most - centre) ** 2)
     half = t_quantile(effective - 1) * float(np.sqrt(spread)) / count
     return max(least, min(value, centre - half)), min(most, max(value, centre + half))
-
-
-def t_quantile(freedom: float) -> float:
-    """Returns Student's two-sided 95 % quantile (Cornish and Fisher's expansion, within 0.001 from 9 degrees
-    of freedom on)."""
-    z, v = Z95, freedom
-    return (
-        z
-        + (z**3 + z) / (4 * v)
-        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * v**2)
-        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * v**3)
-    )

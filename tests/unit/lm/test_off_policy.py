@@ -121,11 +121,6 @@ def test_nothing_held_out_is_no_number() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(("freedom", "table"), [(9, 2.2622), (12.0, 2.1788), (30, 2.0423), (120, 1.9799)])
-def test_students_quantile_is_that_of_the_tables(freedom: float, table: float) -> None:
-    assert off_policy.t_quantile(freedom) == pytest.approx(table, abs=1e-3)
-
-
 def _toy(seed: int, tasks: int, attempts: int, turns: int, shift: float) -> list[LoggedAttempt]:
     """Each turn is a choice, right with probability σ(difficulty) under μ and σ(difficulty + shift) under π;
     an attempt at which all choices are right has the reward 1."""

@@ -1,6 +1,7 @@
 """How an attempt ended is read from what its child said, wrote and returned."""
 
 import asyncio
+import errno
 import json
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from trainer_world import World, world_with_a_job
 
 from onward import config
+from onward.errors import ConfigError, TrainingError
 from onward.training.job.pace import Pace
 from onward.training.role import attempt, endings
 from onward.training.role import trainer as service
@@ -203,3 +205,37 @@ def test_the_events_of_a_child_are_json(capsys: pytest.CaptureFixture[str]) -> N
 
     worker.emit("failed", code="UNKNOWN", message="m", traceback='File "x.py"\n')
     assert json.loads(capsys.readouterr().out)["traceback"] == 'File "x.py"\n'
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (ConfigError("Give two."), "DATA", "Give two."),
+        (TrainingError("CONVERGENCE", "It diverged."), "CONVERGENCE", "It diverged."),
+        (MemoryError(), "OOM", "The job ran out of memory: give it a smaller batch."),
+        (
+            OSError(errno.ENOSPC, "No space left on device"),
+            "INFRA",
+            "The job's folder cannot be used (OSError).",
+        ),
+        (
+            ModuleNotFoundError("No module named 'abc_def'"),
+            "UNKNOWN",
+            "The training process failed (No module named 'abc_def').",
+        ),
+        (ValueError("the user's text"), "UNKNOWN", "The training process failed (ValueError)."),
+    ],
+)
+def test_every_kind_of_job_child_reports_its_error_by_kind(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, error: Exception, code: str, message: str
+) -> None:
+    from onward.training.job import worker
+
+    try:
+        raise error
+    except Exception as raised:
+        worker.emit_failure(raised, tmp_path)
+    written = capsys.readouterr()
+    told = json.loads(written.out)
+    assert (told["event"], told["code"], told["message"]) == ("failed", code, message)
+    assert ("traceback" in told) == (code == "UNKNOWN") == ("Traceback" in written.err)

@@ -11,13 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from onward.errors import ConfigError
+from onward.lm.student import t_quantile
 from onward.rubrics.check import Check
 from onward.rubrics.policy import prompts
 from onward.rubrics.policy.episodes import Attempt
 from onward.rubrics.reward import RubricReward
 
-CERTAINTY = 0.975
-"""Quantile of Student's t at the upper end of an interval."""
 WORST = -1.0
 """Skill of a rubric that has none, since it is invalid or gated. No skill counts less."""
 
@@ -164,7 +163,5 @@ def _grouped(values: Sequence[float], names: Sequence[Hashable]) -> dict[Hashabl
 
 
 def _by_t(mean: float, variance: float, degrees: int) -> Interval:
-    from scipy.stats import t
-
-    half = float(t.ppf(CERTAINTY, degrees)) * math.sqrt(variance)
+    half = t_quantile(degrees) * math.sqrt(variance)
     return Interval(mean, mean - half, mean + half)

@@ -13,15 +13,13 @@ import math
 import shutil
 import sys
 import time
-import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onward.contracts.training import ControlRequest
-from onward.errors import OnwardError
 from onward.processes import die_with_parent, end_first_for_memory
 from onward.training.job.pace import Pace
-from onward.training.job.worker import MOST_TRACE, STOPPED, emit
+from onward.training.job.worker import STOPPED, emit, emit_failure
 
 if TYPE_CHECKING:  # needs an optional part; the service reads the names of this module without it
     from onward.control.api import TrainedRun
@@ -34,11 +32,8 @@ def main(folder: Path) -> int:
     die_with_parent()
     try:
         return _run(folder, ControlRequest.model_validate_json((folder / SPEC).read_bytes()))
-    except OnwardError as error:
-        emit("failed", code="DATA", message=str(error))
     except Exception as error:
-        message = f"The training process failed ({type(error).__name__})."
-        emit("failed", code="UNKNOWN", message=message, traceback=traceback.format_exc()[-MOST_TRACE:])
+        emit_failure(error, folder)
     return 1
 
 

@@ -13,18 +13,17 @@ import math
 import signal
 import sys
 import time
-import traceback
 from collections import defaultdict
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onward.contracts.training import RubricsRequest
-from onward.errors import ConfigError, OnwardError
+from onward.errors import ConfigError
 from onward.files import read_json
 from onward.processes import die_with_parent, end_first_for_memory
 from onward.training.job.pace import Pace
-from onward.training.job.worker import MOST_TRACE, STOPPED, emit
+from onward.training.job.worker import STOPPED, emit, emit_failure
 
 if TYPE_CHECKING:  # loads torch
     from onward.rubrics.policy.evaluation import Judged
@@ -40,11 +39,8 @@ def main(folder: Path) -> int:
     die_with_parent()
     try:
         return _run(folder, RubricsRequest.model_validate_json((folder / SPEC).read_bytes()))
-    except OnwardError as error:
-        emit("failed", code="DATA", message=str(error))
     except Exception as error:
-        message = f"The training process failed ({type(error).__name__})."
-        emit("failed", code="UNKNOWN", message=message, traceback=traceback.format_exc()[-MOST_TRACE:])
+        emit_failure(error, folder)
     return 1
 
 

@@ -89,25 +89,28 @@ def main(folder: Path) -> int:
     except StopError:
         emit("stopped")
         return STOPPED
-    except TrainingError as error:
-        emit("failed", code=error.code, message=str(error))
-        return 1
-    except OnwardError as error:
-        emit("failed", code="DATA", message=str(error))
-        return 1
     except Exception as error:
-        if is_out_of_memory(error):
-            emit("failed", code="OOM", message="The job ran out of memory: lower training.batch_size.")
-        elif is_disk_failure(error, folder):
-            emit("failed", code="INFRA", message=f"The job's folder cannot be used ({type(error).__name__}).")
-        elif isinstance(error, json.JSONDecodeError):
-            emit("failed", code="DATA", message=f"A row of the job's data cannot be read: {error}.")
-        else:
-            message = f"The training process failed ({type(error).__name__})."
-            emit("failed", code="UNKNOWN", message=message, traceback=traceback.format_exc()[-MOST_TRACE:])
-            raise
+        emit_failure(error, folder)
         return 1
     return 0
+
+
+def emit_failure(error: Exception, folder: Path) -> None:
+    """Reports the error that ended a job with ``folder``. The text of an error that is not Onward's own may
+    have data of the job, so only its kind is reported; where it came from goes to the log too."""
+    if isinstance(error, OnwardError):
+        emit("failed", code=error.code if isinstance(error, TrainingError) else "DATA", message=str(error))
+    elif is_out_of_memory(error):
+        emit("failed", code="OOM", message="The job ran out of memory: give it a smaller batch.")
+    elif is_disk_failure(error, folder):
+        emit("failed", code="INFRA", message=f"The job's folder cannot be used ({type(error).__name__}).")
+    elif isinstance(error, json.JSONDecodeError):
+        emit("failed", code="DATA", message=f"A row of the job's data cannot be read: {error}.")
+    else:
+        why = str(error) if isinstance(error, ImportError) else type(error).__name__
+        message = f"The training process failed ({why})."
+        emit("failed", code="UNKNOWN", message=message, traceback=traceback.format_exc()[-MOST_TRACE:])
+        traceback.print_exc()
 
 
 class _Run:
