@@ -20,10 +20,10 @@ from onward.rubrics.gym.phases import (
     RubricManager,
     RubricObservation,
 )
+from onward.rubrics.gym.softmax_policy import Decision, SoftmaxPolicy
 from onward.rubrics.gym.stakeholder import Stakeholder
 from onward.rubrics.gym.truth_files import criterion_of
 from onward.rubrics.gym.workflow import Workflow
-from onward.rubrics.gym.writer import Decision, RubricWriter
 from onward.rubrics.local_model import VLLMInterface
 
 SYSTEM = "You write the rubric by which the files of a project are judged. Answer in JSON."
@@ -42,7 +42,7 @@ class RubricDecompositionManagerAgent:
         *,
         use_local: bool = False,
         model_path: str | Path | None = None,
-        writer: RubricWriter | None = None,
+        writer: SoftmaxPolicy | None = None,
         local_llm: Backend | None = None,
         temperature: float = 1.0,
         seed: int = 42,
@@ -55,7 +55,7 @@ class RubricDecompositionManagerAgent:
         self.local_llm: Backend | None = None
         if use_local:
             self.local_llm = local_llm or VLLMInterface(str(model_path))
-        self.writer = writer or RubricWriter(seed)
+        self.writer = writer or SoftmaxPolicy(seed)
         self.decisions: list[Decision] = []
         self._temperature, self._seed = temperature, seed
         self._to_ask: list[str] | None = None

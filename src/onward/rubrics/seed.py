@@ -21,10 +21,10 @@ from onward.rubrics.gym.phases import (
     ExecutionPhase,
     InitialRubricGenerationPhase,
 )
+from onward.rubrics.gym.softmax_policy import SoftmaxPolicy
 from onward.rubrics.gym.stakeholder import Stakeholder
 from onward.rubrics.gym.workers import Worker
 from onward.rubrics.gym.workflow import Workflow
-from onward.rubrics.gym.writer import RubricWriter
 from onward.rubrics.language.free import StagedRubric
 from onward.rubrics.local_model import VLLMInterface
 from onward.rubrics.seed_training import (
@@ -52,7 +52,7 @@ __all__ = [
     "Rollout",
     "RubricDecompositionManagerAgent",
     "RubricRewardFunction",
-    "RubricWriter",
+    "SoftmaxPolicy",
     "Stakeholder",
     "VLLMInterface",
     "ValidationEngine",

@@ -28,11 +28,11 @@ from onward.rubrics.gym.phases import (
     InitialRubricGenerationPhase,
 )
 from onward.rubrics.gym.simulation import Work
+from onward.rubrics.gym.softmax_policy import Decision, SoftmaxPolicy
 from onward.rubrics.gym.stakeholder import Stakeholder
 from onward.rubrics.gym.truth_files import TRUTH, criterion_of, truth_of
 from onward.rubrics.gym.workers import Worker, requirements
 from onward.rubrics.gym.workflow import Workflow
-from onward.rubrics.gym.writer import Decision, RubricWriter
 from onward.rubrics.reward import spec_total
 
 SKILLS = (0.4, 0.5, 0.6, 0.6, 0.7, 0.7, 0.8, 0.9)
@@ -212,9 +212,9 @@ async def train_rubric_manager(
     gt_rubrics: Mapping[str, AnyRubric] | None = None,
     episodes: int = 100,
     settings: LoopSettings | None = None,
-    writer: RubricWriter | None = None,
+    writer: SoftmaxPolicy | None = None,
     report: Callable[[EpisodeSummary], None] | None = None,
-) -> tuple[RubricWriter, list[EpisodeSummary]]:
+) -> tuple[SoftmaxPolicy, list[EpisodeSummary]]:
     """Trains the small policy by REINFORCE with a leave-one-out baseline.
 
     Returns the policy and the summaries of the episodes. ``report`` gets each summary as it is made.
@@ -222,7 +222,7 @@ async def train_rubric_manager(
     settings = settings or LoopSettings()
     workflows = list(workflows) if workflows is not None else load_training_workflows()
     truths = gt_rubrics if gt_rubrics is not None else load_ground_truth_rubrics()
-    writer = writer or RubricWriter(settings.seed)
+    writer = writer or SoftmaxPolicy(settings.seed)
     found: list[EpisodeSummary] = []
     for episode in range(episodes):
         workflow = workflows[episode % len(workflows)]
@@ -233,7 +233,7 @@ async def train_rubric_manager(
 
 
 async def train_episode(
-    workflow: Workflow, truth: AnyRubric, writer: RubricWriter, settings: LoopSettings, episode: int
+    workflow: Workflow, truth: AnyRubric, writer: SoftmaxPolicy, settings: LoopSettings, episode: int
 ) -> EpisodeSummary:
     """Runs the workflow at each skill, then updates the policy ``rounds`` times on these runs.
 
@@ -256,7 +256,7 @@ async def train_episode(
     return first
 
 
-def update(writer: RubricWriter, rollouts: Sequence[Rollout], rate: float) -> None:
+def update(writer: SoftmaxPolicy, rollouts: Sequence[Rollout], rate: float) -> None:
     """Updates the policy: the advantage of a rubric is its reward less the mean of the others, over their
     standard deviation. Equal rewards change nothing."""
     rewards = np.array([one.reward for one in rollouts])
@@ -303,7 +303,7 @@ async def _scored(
     workflow: Workflow,
     runs: Sequence[RunScores],
     truth: AnyRubric,
-    writer: RubricWriter,
+    writer: SoftmaxPolicy,
     settings: LoopSettings,
 ) -> Rollout:
     manager = RubricDecompositionManagerAgent(writer=writer)

@@ -19,8 +19,8 @@ from onward.errors import OnwardError
 from onward.files import check_file
 from onward.progress import Bars
 from onward.rubrics.decomposition import RubricDecompositionManagerAgent
+from onward.rubrics.gym.softmax_policy import SoftmaxPolicy
 from onward.rubrics.gym.workers import Worker
-from onward.rubrics.gym.writer import RubricWriter
 from onward.rubrics.local_model import VLLMInterface
 from onward.rubrics.seed_training import (
     EpisodeSummary,
@@ -93,7 +93,7 @@ async def run(options: argparse.Namespace) -> None:
 
         if model is None:
             settings = LoopSettings(seed=options.seed, reward=RubricRewardFunction(distance=options.distance))
-            writer = RubricWriter.load(options.resume, options.seed) if options.resume else None
+            writer = SoftmaxPolicy.load(options.resume, options.seed) if options.resume else None
             writer, _ = await train_rubric_manager(
                 workflows, episodes=options.episodes, settings=settings, writer=writer, report=report
             )

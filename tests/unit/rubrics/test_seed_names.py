@@ -30,7 +30,7 @@ from onward.rubrics.seed import (
     ExecutionPhase,
     InitialRubricGenerationPhase,
     RubricDecompositionManagerAgent,
-    RubricWriter,
+    SoftmaxPolicy,
     ValidationEngine,
     VLLMInterface,
     create_rubric_based_scorer,
@@ -269,7 +269,7 @@ async def test_episodes_at_the_same_time_share_nothing() -> None:
 
 async def test_the_policy_asks_as_long_as_it_may_and_then_writes() -> None:
     workflow = load_workflow("product_recall")
-    writer = RubricWriter(seed=5)
+    writer = SoftmaxPolicy(seed=5)
     writer.parameters = {f"ask {topic}": np.array([-50.0, 50.0]) for topic in DIMENSIONS}
     for max_turns, asked in ((0, 0), (1, 3), (2, 6), (3, 7)):  # three questions a turn, seven topics
         stakeholder = stakeholder_of(workflow)

@@ -13,9 +13,9 @@ from onward.rubrics.evaluation import ValidationEngine
 from onward.rubrics.gym.loading import load_workflow
 from onward.rubrics.gym.parts import WorkflowError
 from onward.rubrics.gym.phases import ExecutionPhase, RubricObservation
+from onward.rubrics.gym.softmax_policy import SHARED_RATE, Decision, SoftmaxPolicy
 from onward.rubrics.gym.truth_files import truth_of
 from onward.rubrics.gym.workers import Worker, requirements
-from onward.rubrics.gym.writer import SHARED_RATE, Decision, RubricWriter
 from onward.rubrics.seed import (
     EpisodeSummary,
     LoopSettings,
@@ -40,7 +40,7 @@ def observation(name: str) -> RubricObservation:
 
 
 def test_the_stored_log_probs_are_those_of_the_policy() -> None:
-    writer = RubricWriter(seed=1)
+    writer = SoftmaxPolicy(seed=1)
     writer.parameters = {"check unique": np.array([0.3, -0.2, 0.1, 0.0]), "answer not asked": np.ones(4)}
     _, decisions = writer.write(observation("ediscovery"))
     for one in decisions:
@@ -51,7 +51,7 @@ def test_the_stored_log_probs_are_those_of_the_policy() -> None:
 
 def test_the_update_is_the_gradient_of_the_stored_log_probs() -> None:
     """Against finite differences of the log-probability, with respect to one parameter vector."""
-    writer = RubricWriter()
+    writer = SoftmaxPolicy()
     writer.parameters["own w x"] = np.array([0.4, -0.1, 0.2])
     prior = np.zeros(3)
     chances = writer.probabilities(["own w x"], prior)
@@ -68,7 +68,7 @@ def test_the_update_is_the_gradient_of_the_stored_log_probs() -> None:
 
 
 def test_shared_parameters_move_slower() -> None:
-    writer = RubricWriter()
+    writer = SoftmaxPolicy()
     decision = Decision(("check unique", "own w x"), 0, (0.5, 0.5))
     writer.update([([decision], 1.0)], rate=1.0)
     assert writer.parameters["own w x"] == pytest.approx([0.5, -0.5])
@@ -81,7 +81,7 @@ def rollout(reward: float, choice: int) -> Rollout:
 
 
 def test_equal_rewards_change_nothing_and_a_better_choice_gains() -> None:
-    writer = RubricWriter()
+    writer = SoftmaxPolicy()
     update(writer, [rollout(-0.1, 0), rollout(-0.1, 1)], 1.0)
     assert writer.parameters == {}
     update(writer, [rollout(-0.1, 0), rollout(-0.5, 1)], 1.0)
@@ -124,7 +124,7 @@ async def test_the_scores_of_a_run_are_the_engines() -> None:
     run = await _run_scores(workflow, truth, engine, worker)
     ExecutionPhase(worker).run(workflow)
     for seed in range(6):
-        rubric, _ = RubricWriter(seed).write(observation("data_breach"))
+        rubric, _ = SoftmaxPolicy(seed).write(observation("data_breach"))
         result = await engine.evaluate_timestep(workflow, 0, None, workflow_evaluators=[rubric])
         assert run.score(rubric) == pytest.approx(result.weighted_preference_total)
 
@@ -154,12 +154,12 @@ async def test_a_saved_policy_goes_on_and_a_foreign_file_is_refused(tmp_path: Pa
         load_training_workflows(1), load_ground_truth_rubrics(), 1, QUICK, report=lambda one: None
     )
     writer.save(tmp_path / "policy.json")
-    loaded = RubricWriter.load(tmp_path / "policy.json")
+    loaded = SoftmaxPolicy.load(tmp_path / "policy.json")
     assert loaded.parameters.keys() == writer.parameters.keys()
     assert all(np.allclose(loaded.parameters[key], value) for key, value in writer.parameters.items())
     (tmp_path / "other.json").write_text("[]")
     with pytest.raises(WorkflowError, match="has no rubric writer"):
-        RubricWriter.load(tmp_path / "other.json")
+        SoftmaxPolicy.load(tmp_path / "other.json")
 
 
 def test_the_command_prints_a_line_per_episode_and_the_progress(

@@ -47,7 +47,7 @@ class Decision:
         return float(np.log(self.probabilities[self.choice]))
 
 
-class RubricWriter:
+class SoftmaxPolicy:
     """The policy. Its parameters are vectors by name; a missing one is zero."""
 
     def __init__(self, seed: int = 0) -> None:
@@ -122,7 +122,7 @@ class RubricWriter:
         write_whole(path, json.dumps({"parameters": data}, indent=1).encode())
 
     @classmethod
-    def load(cls, path: Path, seed: int = 0) -> RubricWriter:
+    def load(cls, path: Path, seed: int = 0) -> SoftmaxPolicy:
         """Reads a saved policy. Raises WorkflowError if the file has none."""
         data = read_json(path)
         if not isinstance(data, dict) or not isinstance(data.get("parameters"), dict):
