@@ -73,6 +73,9 @@ async def test_a_trained_writer_is_added_judged_and_promoted(
     assert "passed against rubric-writer-v9, and rubric-writer-v1 is released now" in stale
     assert "in place of rubric-writer-v1" in await onward("promote rubric-writer-v3 --reason x")
     assert "in place of rubric-writer-v3" in await onward("promote rubric-writer-v1 --force --reason back")
+    assert "rubric-writer-v3 is the released" in await onward("rollback --reason worse")
+    assert "Rolled back to rubric-writer-v3 by" in await onward("releases")
+    await onward("promote rubric-writer-v1 --force --reason back")
     shutil.rmtree(data / "models" / "writers")
     (data / "objects" / made["object_prefix"] / "writer.json").write_text("{}")
     for words in ("promote rubric-writer-v3 --force", "rollback"):  # files are checked before the pointer

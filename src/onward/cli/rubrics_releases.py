@@ -70,7 +70,9 @@ def releases(
         print_text(f"{row['version']}: {row['why']}")
     if changes:
         last = changes[-1]
-        print_text(f"{last['version']} was {last['kind']} by {last['by']} at {last['at']}: {last['why']}")
+        back = last["kind"] == "rolled back"
+        what = f"Rolled back to {last['version']}" if back else f"{last['version']} was {last['kind']}"
+        print_text(f"{what} by {last['by']} at {last['at']}: {last['why']}")
 
 
 @rubrics.command()
