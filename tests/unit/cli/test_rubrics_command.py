@@ -159,6 +159,22 @@ def test_ctrl_c_asks_for_a_stop_and_the_second_one_ends() -> None:
     assert signal.getsignal(signal.SIGINT) is before
 
 
+def test_a_file_with_a_list_is_no_rubric(tmp_path: Path) -> None:
+    (tmp_path / "list.json").write_text("[1, 2]")
+    done = run_text(tmp_path, "rubrics", "explain", "list.json")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("list.json is no rubric: give an object with criteria")
+
+
+def test_a_run_is_added_only_where_something_ran(tmp_path: Path) -> None:
+    for part in ("writer", "base"):
+        (tmp_path / "run" / part).mkdir(parents=True)
+        (tmp_path / "run" / part / "writer.json").write_text('{"base": null}')
+    done = run_text(tmp_path, "rubrics", "add", "run")
+    assert done.returncode == 2 and done.stderr.startswith("Nothing ever ran on onward-data")
+    assert [one.name for one in tmp_path.iterdir()] == ["run"]
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -170,6 +186,9 @@ def test_ctrl_c_asks_for_a_stop_and_the_second_one_ends() -> None:
         (("eval", "baseline:random", "--seeds", "1"), "--no-controls"),
         (("eval", "baseline:random", "--price", "7"), "give IN,OUT"),
         (("explain", "none.json"), "cannot be read"),
+        (("releases",), "Nothing ever ran on onward-data: start it with 'onward up'"),
+        (("add", "."), "has no writer/writer.json"),
+        (("train", "--set", "nope=1"), "no such setting, there are model, algorithm"),
         (("explain", "-"), "is no JSON"),
         (("train", "--set", "group_sise=3"), "did you mean group_size?"),
         (("train", "--set", "group_size"), "give NAME=VALUE"),
