@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,15 @@ TOY = (
     "eval_tasks=2", "eval_every=1", "warm_start.demonstrations=32", "warm_start.steps=3", "size.hidden=32",
     "size.heads=2", "size.intermediate=64",
 )  # fmt: skip
+_LOADED = """
+import sys
+from onward.cli import main
+try:
+    main(sys.argv[1:])
+finally:
+    print([name for name in ("torch", "onward.redaction", "onward.bus", "nats") if name in sys.modules])
+"""
+"""A command, and which slow modules it has loaded."""
 
 
 def settings(*assignments: str) -> list[str]:
@@ -159,6 +171,12 @@ def test_ctrl_c_asks_for_a_stop_and_the_second_one_ends() -> None:
     assert signal.getsignal(signal.SIGINT) is before
 
 
+def test_a_wrong_reference_point_is_refused_before_anything_slow_is_loaded(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", _LOADED, "rubrics", "generate", "travel_itinerary", "--writer"]
+    done = subprocess.run([*command, "baseline:ransom"], cwd=tmp_path, capture_output=True, text=True)
+    assert "did you mean random?" in done.stderr and done.stdout == "[]\n"
+
+
 def test_a_file_with_a_list_is_no_rubric(tmp_path: Path) -> None:
     (tmp_path / "list.json").write_text("[1, 2]")
     done = run_text(tmp_path, "rubrics", "explain", "list.json")
@@ -173,6 +191,31 @@ def test_a_run_is_added_only_where_something_ran(tmp_path: Path) -> None:
     done = run_text(tmp_path, "rubrics", "add", "run")
     assert done.returncode == 2 and done.stderr.startswith("Nothing ever ran on onward-data")
     assert [one.name for one in tmp_path.iterdir()] == ["run"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("train", "--out", "closed/run"), "The run in closed/run cannot be read (Permission denied)"),
+        (("generate", "travel_itinerary", "--writer", "closed"), "The writer closed cannot be read (Permis"),
+        (("eval", "local:closed"), "The writer closed cannot be read (Permission denied)"),
+    ],
+)
+def test_a_closed_folder_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], said: str
+) -> None:
+    (tmp_path / "closed").mkdir()
+    stat = Path.stat
+
+    def refused(path: Path, **options: Any) -> Any:  # as for a user who is not root
+        if "closed" in path.parts[:-1]:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return stat(path, **options)
+
+    monkeypatch.setattr(Path, "stat", refused)
+    done = run_text(tmp_path, "rubrics", *words)
+    assert (done.returncode, done.stdout) == (2, "") and done.stderr.startswith(said)
+    assert len(done.stderr.splitlines()) == 1
 
 
 @pytest.mark.parametrize(

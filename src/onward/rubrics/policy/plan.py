@@ -131,7 +131,13 @@ class Plan:
     def read(cls, folder: Path) -> Plan | None:
         """Returns the plan of the run in ``folder``, None without one. Raises ConfigError if it is bad."""
         path = folder / PLAN
-        if not path.is_file():
+        try:
+            is_there = path.is_file()
+        except OSError as error:
+            raise ConfigError(
+                f"The run in {folder} cannot be read ({error.strerror}): give a folder that may be read."
+            ) from error
+        if not is_there:
             return None
         found = read_json(path)
         if not isinstance(found, dict):
