@@ -143,6 +143,10 @@ class BusError(OnwardError):
     """NATS refused or did not answer."""
 
 
+class NotServedError(BusError):
+    """No role serves the subject of a request."""
+
+
 class BusRefusedError(BusError, RefusedError):
     """NATS, or its client, refuses what was asked of it."""
 

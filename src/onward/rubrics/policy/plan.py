@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from copy import deepcopy
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -143,6 +144,21 @@ class Plan:
         if not isinstance(found, dict):
             raise ConfigError(f"The plan {path} is damaged: start the run anew in another folder.")
         return cls.from_dict(found)
+
+
+def nested(settings: dict[str, Any]) -> dict[str, Any]:
+    """Returns settings in which a dotted name, such as ``warm_start.steps``, is a setting within an object.
+    Raises ConfigError for a name that is given twice."""
+    found: dict[str, Any] = {}
+    for name, value in sorted(settings.items(), key=lambda one: one[0].count(".")):
+        *outer, last = name.split(".")
+        part: Any = found
+        for key in outer:
+            part = part.setdefault(key, {}) if isinstance(part, dict) else None
+        if not isinstance(part, dict) or last in part:
+            raise ConfigError(f"The setting {name} of a rubrics run is given twice: give it once.")
+        part[last] = deepcopy(value)
+    return found
 
 
 _WORDS = {
