@@ -171,10 +171,19 @@ def test_ctrl_c_asks_for_a_stop_and_the_second_one_ends() -> None:
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_a_wrong_reference_point_is_refused_before_anything_slow_is_loaded(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", _LOADED, "rubrics", "generate", "travel_itinerary", "--writer"]
-    done = subprocess.run([*command, "baseline:ransom"], cwd=tmp_path, capture_output=True, text=True)
-    assert "did you mean random?" in done.stderr and done.stdout == "[]\n"
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("generate", "travel_itinerary", "--writer", "baseline:ransom"), "did you mean random?"),
+        (("train", "--set", "group_sise=1"), "did you mean group_size?"),
+    ],
+)
+def test_what_is_wrong_is_said_before_anything_slow_is_loaded(
+    tmp_path: Path, words: tuple[str, ...], said: str
+) -> None:
+    command = [sys.executable, "-c", _LOADED, "rubrics", *words]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert said in done.stderr and done.stdout == "[]\n"
 
 
 def test_a_file_with_a_list_is_no_rubric(tmp_path: Path) -> None:

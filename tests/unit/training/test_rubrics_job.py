@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,12 @@ def test_a_request_that_cannot_run_is_refused_before_its_turn(settings: dict[str
         rubrics.plan_of(request(settings=settings))
     with pytest.raises(TrainingError, match=words):
         refuse_impossible(request(settings=settings))
+
+
+def test_a_trainer_without_torch_refuses_the_preset_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)  # as if it were not installed
+    with pytest.raises(TrainingError, match=r"A job for a rubric writer needs the optional part 'lm'"):
+        refuse_impossible(request(settings=None))
 
 
 def test_a_stored_request_is_known_by_its_kind() -> None:

@@ -11,7 +11,6 @@ from typing import Any
 
 from onward.errors import ConfigError
 from onward.files import read_json, write_whole
-from onward.lm import algorithms
 from onward.lm.options import refuse_out_of_range
 from onward.rubrics.policy.demonstrations import Care
 from onward.rubrics.policy.vocabulary import Size
@@ -87,12 +86,7 @@ class Plan:
     def __post_init__(self) -> None:
         if "type" in self.options:
             raise ConfigError("The options of a rubrics run have a type: give it as algorithm.")
-        made = algorithms.from_options({"type": self.algorithm, **self.options})
-        if made.uses_critic:
-            raise ConfigError(
-                f"{self.algorithm} needs a critic, which rubric writers are trained without: use rloo, grpo, "
-                f"reinforce or reinforce_plus_plus."
-            )
+        self._refuse_wrong_algorithm()
         self._refuse_judging_families()
         refuse_out_of_range(
             self,
@@ -109,6 +103,18 @@ class Plan:
             save_every=self.save_every >= 1,
             lora_rank=self.lora_rank >= 1,
         )
+
+    def _refuse_wrong_algorithm(self) -> None:
+        if (self.algorithm, self.options) == ("rloo", {}):
+            return  # that of the preset; torch takes seconds to load
+        from onward.lm import algorithms
+
+        made = algorithms.from_options({"type": self.algorithm, **self.options})
+        if made.uses_critic:
+            raise ConfigError(
+                f"{self.algorithm} needs a critic, which rubric writers are trained without: use rloo, grpo, "
+                f"reinforce or reinforce_plus_plus."
+            )
 
     def _refuse_judging_families(self) -> None:
         train = splits().train
