@@ -15,7 +15,7 @@ from onward.bus import Bus
 from onward.bus.logins import TOKEN_FILE, Login, Logins
 from onward.clock import SystemClock
 from onward.config import Settings
-from onward.errors import ConfigError, folder_advice, hide_login
+from onward.errors import ConfigError, hide_login, nothing_runs
 from onward.files import locked
 
 ENDPOINTS = "endpoints.json"
@@ -41,10 +41,7 @@ async def attached(
                     f"Onward is starting or stopping on {settings.data_dir}: try again when 'onward up' says "
                     "that it is up."
                 )
-        raise ConfigError(
-            f"Nothing runs on {settings.data_dir}: start it with 'onward up', or "
-            f"{folder_advice(settings.data_dir)}."
-        )
+        raise ConfigError(nothing_runs(settings.data_dir))
     url = settings.nats.url  # with its login, which the file of endpoints leaves out
     endpoints = endpoints_of(settings)
     login = configured_login(settings)

@@ -43,6 +43,21 @@ def runnable(sentence: str) -> str:
     return re.sub(r"(?<=['`])onward(?= [a-z])", lambda _: program(), sentence)
 
 
+def ever_ran(data_dir: Path) -> bool:
+    """Returns whether a service ran on a data folder before, or runs now."""
+    return any((data_dir / name).is_dir() for name in ("nats", "run"))
+
+
+def nothing_runs(data_dir: Path, other: str = "") -> str:
+    """Returns the message about a data folder on which no service runs; it says whether one ever did.
+
+    ``other``: another thing to do, such as "set AGENTGYM_RL_URL".
+    """
+    verb = "runs" if ever_ran(data_dir) else "ever ran"
+    advice = f"{folder_advice(data_dir)}, or {other}" if other else f"or {folder_advice(data_dir)}"
+    return f"Nothing {verb} on {data_dir}: start it with 'onward up', {advice}."
+
+
 def folder_advice(data_dir: Path) -> str:
     """Returns the end of a message about a folder without data; names a data folder that lies inside it."""
     inside = sorted(path.parent for path in data_dir.glob("*/nats") if path.is_dir())
@@ -126,6 +141,10 @@ class RefusedError(OnwardError):
 
 class BusError(OnwardError):
     """NATS refused or did not answer."""
+
+
+class NotServedError(BusError):
+    """No role serves the subject of a request."""
 
 
 class BusRefusedError(BusError, RefusedError):

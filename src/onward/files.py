@@ -245,8 +245,8 @@ def check_file(path: Path) -> None:
     Leaves no file behind. Raises ConfigError if it cannot be written.
     """
     make_folder(path.parent)
-    new = not path.exists()
     try:
+        new = not path.exists()
         path.open("ab").close()
     except OSError as error:
         raise ConfigError(

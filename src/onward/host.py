@@ -40,7 +40,7 @@ from onward.clock import Clock, SystemClock
 from onward.config import Settings
 from onward.context import Context
 from onward.coordinator import schedule
-from onward.errors import ConfigError, ObjectError, folder_advice, hide_login
+from onward.errors import ConfigError, ObjectError, hide_login, nothing_runs
 from onward.files import OWNER_ALONE, keep_private, write_whole
 from onward.health.disk import refuse_full
 from onward.health.watch import Watch
@@ -473,10 +473,7 @@ async def at_rest(settings: Settings) -> AsyncIterator[Context | None]:
     """Opens the parts of a data folder on which nothing runs, and locks it for the block. Yields None if
     something runs there, or if NATS is configured. Raises ConfigError if nothing ever ran."""
     if not has_records(settings):
-        raise ConfigError(
-            f"Nothing ever ran on {settings.data_dir}: start it with 'onward up', or "
-            f"{folder_advice(settings.data_dir)}."
-        )
+        raise ConfigError(nothing_runs(settings.data_dir))
     async with AsyncExitStack() as stack:
         if settings.nats.url is not None or not try_lock(settings, stack):
             yield None

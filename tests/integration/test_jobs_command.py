@@ -134,6 +134,49 @@ async def test_bad_input_gets_one_sentence(bus: Bus, on_the_bus: None, tmp_path:
             assert sentence in said and "\n" not in said
 
 
+async def test_wrong_settings_of_a_rubrics_job_are_refused_before_it_is_stored(
+    bus: Bus, on_the_bus: None, tmp_path: Path
+) -> None:
+    request = {"kind": "rubrics", "algorithm": "rloo", "settings": {"warm_start.step": 5}}
+    (tmp_path / "rubrics.json").write_text(json.dumps(request))
+    sentence = "A rubrics run has no setting warm_start.step: did you mean steps?"
+    async with training_service(bus, tmp_path) as served:
+        assert await onward("training", "start", "-f", "rubrics.json", code=2) == sentence
+        answer = await served.client.post("/training/start", json=request)
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "settings")
+        assert answer.json()["error"]["message"] == sentence
+        assert await served.trainer.table.all() == []
+    assert (await bus.js.stream_info("RL_TRAINING")).state.messages == 0
+
+
+@pytest.mark.parametrize("runs", [True, False])
+async def test_a_request_that_no_trainer_has_taken_yet_is_stored_and_can_be_watched(
+    bus: Bus, on_the_bus: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runs: bool
+) -> None:
+    """A trainer that runs under load is not asked for again."""
+    monkeypatch.setattr("onward.training.intake.TAKEN_SECONDS", 0.1)
+    document = {"training_job_id": "job-1", "training_config": CONFIG}
+    (tmp_path / "config.json").write_text(json.dumps(document))
+    advice = "" if runs else " No trainer runs: start one ('onward run trainer', or 'onward up')."
+    waits = f"The request is stored; no trainer has taken it yet.{advice}"
+    async with training_service(bus, tmp_path, takes=False) as served:
+        if runs:
+            await bus.serve(subjects.TRAINING_STATUS_REQUEST, served.trainer.answer_status, queue="trainer")
+        said = await onward("training", "start", "-f", "config.json")
+        assert said == f"Job job-1 is queued. {waits} Follow it with 'onward jobs watch job-1'.\n"
+        status = json.loads(await onward("training", "start", "-f", "config.json", "--json"))
+        assert (status["status"], status["metadata"]["note"]) == ("queued", waits)
+        watching = asyncio.create_task(onward("jobs", "watch", "job-1", code=1))
+        (message,) = await (
+            await bus.js.pull_subscribe(subjects.TRAINING_REQUEST, stream="RL_TRAINING")
+        ).fetch(1, timeout=5)
+        await asyncio.sleep(1)
+        await served.trainer.handle_requests([message])
+        await served.trainer.table.cancel("job-1", by="tests")
+        lines = (await watching).splitlines()
+        assert f"Job job-1 waits. {waits}" in lines and lines[-1].startswith("job #1 job-1 · cancelled")
+
+
 async def test_watching_prints_each_change_and_ends_with_the_job(
     bus: Bus, on_the_bus: None, tmp_path: Path
 ) -> None:

@@ -48,7 +48,7 @@ CALLS: dict[str, dict[str, Any]] = {
 REFUSED = {
     "cancel_job": "There is no job no-such-job",
     "run_benchmarks": f"No stored model has the id or the checkpoint '{MODEL}'",
-    "deploy_to_tensorzero": "No service runs on",
+    "deploy_to_tensorzero": "Nothing runs on",
 }
 
 

@@ -226,7 +226,7 @@ async def test_a_loop_that_is_away_gives_one_sentence_and_nothing_waits(
         (world.box.settings.run_dir / "endpoints.json").unlink()
         for name, arguments in (("status", {}), ("start_training", {})):
             words = await world.refusal(name, **arguments)
-            assert words.startswith("No service runs on ") and "AGENTGYM_RL_URL" in words
+            assert words.startswith("Nothing runs on ") and "AGENTGYM_RL_URL" in words
         assert (await world.refusal("report")).startswith("Nothing runs on ")
         valid = await world.call("validate_trajectory", trajectory_data=TRAJECTORY)
         assert valid == {

@@ -180,7 +180,7 @@ def test_an_export_of_nothing_leaves_no_file(data: Path) -> None:
         ("export --out . --force --format datasets", "is no folder of 'datasets', so --force does not"),
         ("export --out /proc/x.jsonl", "The file /proc/x.jsonl cannot be written"),
         ("show a/b", "Trajectory id 'a/b' is not usable"),
-        ("list", "Nothing is stored in onward-data: start the service with 'onward up', or name its folder"),
+        ("list", "Nothing ever ran on onward-data: start it with 'onward up', or name its folder"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_done_is_one_sentence(options: str, words: str) -> None:

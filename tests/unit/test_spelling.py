@@ -16,6 +16,11 @@ def test_a_name_is_near_by_its_letters_or_by_its_initials(given: str, meant: str
     assert closest_name(given, ["threshold", "learning_rate", "epochs"]) == meant
 
 
+@pytest.mark.parametrize(("given", "meant"), [("nope", None), ("note", "notes"), ("sede", "seed")])
+def test_a_name_that_shares_a_few_letters_is_not_suggested(given: str, meant: str | None) -> None:
+    assert closest_name(given, ["notes", "seed", "steps", "model"]) == meant
+
+
 def test_only_the_beginning_of_a_huge_name_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     compared: list[str] = []
     monkeypatch.setattr(

@@ -98,14 +98,7 @@ class TrainingApi:
             raise HttpError(409, str(error), type="conflict_error", param="training_job_id") from None
         if done.record is not None:
             return _document(await self._status(done.record), 202)
-        asked = to_document(done.request)
-        waiting = {
-            "training_job_id": asked["training_job_id"],
-            "timestamp": asked["timestamp"],
-            "status": "queued",
-            "metadata": {"note": "The request is stored; no trainer has taken it yet."},
-        }
-        return _document(TrainingStatus.model_validate(waiting), 202)
+        return _document(done.waiting(), 202)
 
     def _with_model(self, document: dict[str, Any]) -> dict[str, Any]:
         """Adds the base model and the algorithm of this service where a request names none: a caller on

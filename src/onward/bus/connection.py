@@ -23,7 +23,7 @@ from nats.js.api import PubAck
 from onward.bus.cancellation import cancellations, honour_cancellation
 from onward.bus.documents import UnreadableValues
 from onward.clock import Clock, SystemClock
-from onward.errors import BusError, BusRefusedError, ConflictError, NotFoundError, hide_login
+from onward.errors import BusError, BusRefusedError, ConflictError, NotFoundError, NotServedError, hide_login
 from onward.retry import Backoff
 from onward.telemetry import logs
 
@@ -231,7 +231,8 @@ class Bus:
         """Sends a request on a core subject and returns the first real answer. ``timeout`` is in seconds.
 
         A stream that captures the subject (``agent.rl.training.>``, as published scripts create it) answers
-        first, with a PubAck; such answers are skipped. Raises BusError if there is no answer.
+        first, with a PubAck; such answers are skipped. Raises NotServedError if no role serves the subject,
+        BusError if there is no answer.
         """
         try:
             inbox = self.nc.new_inbox()
@@ -242,7 +243,9 @@ class Bus:
                     while True:
                         answer = await subscription.next_msg(timeout=timeout)
                         if answer.headers and answer.headers.get("Status") == "503":
-                            raise BusError(f"Nobody answers on {subject}: start the role that serves it.")
+                            raise NotServedError(
+                                f"Nobody answers on {subject}: start the role that serves it."
+                            )
                         if not is_pub_ack(answer.data):
                             return answer.data
             finally:

@@ -125,19 +125,20 @@ def retry(job_id: TheJob, file: ConfigFile = None, data_dir: DataDir = None, as_
     onward jobs retry 0190a1b2-c3d4-7e5f-8a9b-0c1d2e3f4a5b
     """
 
-    async def work() -> JobRecord:
+    async def work() -> tuple[str, JobRecord | None, str]:
         async with host.attached(load_settings(file, data_dir)) as (bus, _):
             done = await intake.submit_again(bus, SystemClock(), await find_job(bus, job_id), new_id())
-            return done.taken()
+            name, record = done.request.training_job_id, done.taken()
+            advice = "" if record is not None else await intake.advice_for_waiting(bus, name)
+            return name, record, f"{intake.WAITS} {advice}".strip()
 
-    record = run_async(work())
+    name, record, note = run_async(work())
+    number, state = (None, "queued") if record is None else (record.number, record.state)
     if as_json:
-        print_json({"job_id": record.job_id, "number": record.number, "state": record.state})
+        print_json({"job_id": name, "number": number, "state": state})
         return
-    print_text(
-        f"Job {record.job_id} (job #{record.number}) is {record.state}. Follow it with 'onward jobs watch "
-        f"{record.job_id}'."
-    )
+    words = f"is queued. {note}" if record is None else f"(job #{number}) is {state}."
+    print_text(f"Job {name} {words} Follow it with 'onward jobs watch {name}'.")
 
 
 def table_of(bus: Bus) -> JobTable:

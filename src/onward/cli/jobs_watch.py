@@ -13,12 +13,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from onward import host
+from onward.bus import Bus
 from onward.cli import ConfigFile, DataDir, load_settings, run_async
 from onward.cli.jobs import TheJob, find_job, jobs_app, table_of
 from onward.cli.output import console, plain_lines, say
 from onward.cli.train_display import SHOWN
 from onward.config import Settings
+from onward.errors import NotFoundError
 from onward.progress import PART, clock
+from onward.training import intake
 from onward.training.role.job_table import TERMINAL, JobRecord
 
 if TYPE_CHECKING:
@@ -57,7 +60,7 @@ async def _watch(settings: Settings, job_id: str, as_json: bool) -> JobRecord:
     watched, said = Watched(), ""
     async with host.attached(settings) as (bus, _):
         table = table_of(bus)
-        name = await find_job(bus, job_id)
+        name = await _found(bus, job_id)
         is_drawn = out.is_terminal and not as_json
         with Live(console=out, auto_refresh=False) if is_drawn else nullcontext() as live:
             while True:
@@ -73,6 +76,23 @@ async def _watch(settings: Settings, job_id: str, as_json: bool) -> JobRecord:
                 if record.state in TERMINAL:
                     return record
                 await asyncio.sleep(LOOK_SECONDS)
+
+
+async def _found(bus: Bus, given: str) -> str:
+    """Returns the id of the job that ``given`` names or begins; waits for the trainer if its request is the
+    newest of its kind. Raises NotFoundError."""
+    waits = False
+    while True:
+        try:
+            return await find_job(bus, given)
+        except NotFoundError:
+            if not waits and not await intake.is_newest(bus, given):
+                raise
+        if not waits:
+            waits = True
+            advice = await intake.advice_for_waiting(bus, given)
+            say(f"Job {given} waits. {intake.WAITS} {advice}".strip(), err=True)
+        await asyncio.sleep(LOOK_SECONDS)
 
 
 def headline(record: JobRecord, place: int | None) -> str:

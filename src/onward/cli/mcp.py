@@ -10,9 +10,11 @@ from typing import Annotated
 import typer
 
 from onward import extras
+from onward.attach import is_running
 from onward.cli import ConfigFile, DataDir, app, load_settings, run_async
 from onward.cli.output import say
 from onward.config import Settings
+from onward.errors import nothing_runs
 from onward.tools import Toolbox
 from onward.tools.tool import parse_scopes
 from onward.tools.toolbox import DOWNLOADS
@@ -35,7 +37,10 @@ def mcp(
         int, typer.Option(help="With --http: port; 0 takes a free one.", min=0, max=65535)
     ] = PORT,
     downloads: Annotated[
-        Path, typer.Option(help="Folder of download_checkpoint; nothing is written outside of it.")
+        Path,
+        typer.Option(
+            metavar="FOLDER", help="Folder of download_checkpoint; nothing is written outside of it."
+        ),
     ] = DOWNLOADS,
     file: ConfigFile = None,
     data_dir: DataDir = None,
@@ -54,6 +59,8 @@ def mcp(
     scopes = parse_scopes(scope)
     settings = load_settings(file, data_dir)
     box = Toolbox(settings, scopes=scopes, downloads=downloads, config_file=file)
+    if not is_running(settings) and settings.external.agentgym_rl_url is None:
+        say(nothing_runs(settings.data_dir), err=True)  # the tools work as soon as it runs
     if not http:
         if sys.stdin.isatty():
             say("This is a server for a program, on standard input and output. Ctrl-D ends it.", err=True)

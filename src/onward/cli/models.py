@@ -17,7 +17,7 @@ from onward.cli.help import Commands
 from onward.cli.output import AsJson, Table, facts, ident, number, print_json, print_text, say
 from onward.clock import Clock, SystemClock
 from onward.config import Settings
-from onward.errors import ConfigError, NotFoundError
+from onward.errors import ConfigError, NotFoundError, nothing_runs
 from onward.release import adding, restore
 from onward.release.record import Model, ReleaseRecord, Releases
 from onward.serving import base_models
@@ -104,10 +104,7 @@ def list_models(file: ConfigFile = None, data_dir: DataDir = None, as_json: AsJs
         table.add_row(model["name"], model["state"], model["about"])
     print_text(table, "")
     if released is None:
-        print_text(
-            f"Nothing ever ran on {settings.data_dir}: name the folder of your loop with --dir, or start one "
-            "with 'onward up'."
-        )
+        print_text(nothing_runs(settings.data_dir))
         return
     table = Table(
         ident("model"), "state", ident("made from"), number("trajectories"), ident("served from"),

@@ -154,14 +154,15 @@ def train(
     result), base/ (after the demonstrations), metrics.jsonl and curves.png. --set model=FOLDER trains an
     adapter of a model of yours instead of a tiny network.
     """
-    from onward.progress import Bars
-    from onward.rubrics.policy.display import shown
     from onward.rubrics.policy.plan import Plan
-    from onward.rubrics.policy.training import train as train_writer
 
     asked = {"algorithm": algorithm, "steps": steps, "seed": seed}
     values = {name: value for name, value in asked.items() if value is not None}
-    plan = changed(Plan.read(out) or Plan(), values, changes or [])
+    plan = changed(Plan.read(out) or Plan(), values, changes or [])  # before the rest is loaded
+    from onward.progress import Bars
+    from onward.rubrics.policy.display import shown
+    from onward.rubrics.policy.training import train as train_writer
+
     with Bars(console(), quiet=as_json) as bars, stop_asked() as stop:
         emit = _print_event if as_json else shown(bars)
         writer = train_writer(plan, out, emit=emit, stop=stop)

@@ -11,6 +11,7 @@ from onward.cli import ConfigFile, DataDir, load_settings, run_async
 from onward.cli.output import AsJson, print_json, print_text, say
 from onward.cli.rubrics import rubrics
 from onward.cli.rubrics_releases import record_of
+from onward.errors import ConfigError, nothing_runs
 
 
 @rubrics.command()
@@ -27,12 +28,16 @@ def add(
     It is compared on the tasks and by the rule of a rubrics job, which takes a minute, and is never released
     by itself. Equal files are one version: a second call compares it again. Works also while nothing runs.
     """
+    from onward import host
     from onward.clock import SystemClock
     from onward.contracts.buckets import ReleasedWriter, WriterVersion
     from onward.training.writers import adding
     from onward.warehouse import Objects
 
+    adding.refuse_incomplete(folder)  # before anything is made
     settings, clock = load_settings(file, data_dir), SystemClock()
+    if not host.has_records(settings):
+        raise ConfigError(nothing_runs(settings.data_dir))
     objects = Objects.open(settings.objects_at)
 
     async def released() -> tuple[ReleasedWriter | None, Path | None]:

@@ -216,7 +216,11 @@ def _read(source: str, name: str | None) -> tuple[Rubric, Task, int, str]:
         raise ConfigError(
             f"{source} is no JSON: give what 'onward rubrics generate --json' prints."
         ) from None
-    document = document if isinstance(document, dict) else {}
+    if not isinstance(document, dict):
+        raise ConfigError(
+            f"{source} is no rubric: give an object with criteria, or what 'onward rubrics generate --json' "
+            f"prints."
+        )
     writer, entry = str(document.get("writer", "")), document
     if isinstance(document.get("rubrics"), list):
         entries = [one for one in document["rubrics"] if isinstance(one, dict)]

@@ -145,9 +145,12 @@ def rollback(reason: Reason, file: ConfigFile = None, data_dir: DataDir = None) 
 def open_named(name: str, file: Path | None, data_dir: Path | None) -> NamedWriter:
     """Returns a writer by one of ``writers.FORMS``, by ``released``, or by a version. Raises ConfigError,
     NotFoundError, TamperedError."""
-    from onward.contracts.buckets import WriterVersion
-    from onward.rubrics.trajectories import RELEASED as THE_RELEASED
+    from onward.rubrics.writers import RELEASED as THE_RELEASED
     from onward.rubrics.writers import open_writer
+
+    if ":" in name:  # no version: a wrong name is refused before anything slow is loaded
+        return open_writer(name)
+    from onward.contracts.buckets import WriterVersion
 
     if name != THE_RELEASED and not name.startswith(WriterVersion.NAME):
         return open_writer(name)

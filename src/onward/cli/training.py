@@ -56,10 +56,13 @@ def start(
     if as_json:
         print_json(status)
         return
-    number = (status.get("metadata") or {}).get("number")
-    named = f" (job #{number})" if number else ""
+    metadata = status.get("metadata") or {}
+    named = f" (job #{metadata['number']})" if metadata.get("number") else ""
     job_id = status["training_job_id"]
-    print_text(f"Job {job_id}{named} is {status['status']}. Follow it with 'onward jobs watch {job_id}'.")
+    note = f" {metadata['note']}" if metadata.get("note") else ""
+    print_text(
+        f"Job {job_id}{named} is {status['status']}.{note} Follow it with 'onward jobs watch {job_id}'."
+    )
 
 
 def read_request(path: Path) -> dict[str, Any]:
@@ -80,6 +83,9 @@ async def _publish(settings: Settings, document: dict[str, Any]) -> dict[str, An
         clock = SystemClock()
         done = await intake.submit(bus, clock, document, requester=current_user())
         record = done.taken()
+        if record is None:
+            advice = await intake.advice_for_waiting(bus, done.request.training_job_id)
+            return to_document(done.waiting(advice))
         positions = await JobTable(bus.bucket("rl_jobs"), clock).positions()
         return to_document(status_of(record, settings, positions.get(record.job_id)))
 

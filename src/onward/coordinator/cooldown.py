@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from onward.clock import read_time, utc_text
+from onward.contracts import TrainingRequest
 from onward.contracts.buckets import JobEntry, ReleaseEntry
 from onward.release.plan import State
+from onward.training.role.job_table import type_of
 
 CLOCKS_DIFFER = timedelta(minutes=1)
 """Lead that the clock of a trainer or releaser may have: the end that it wrote then lies in the future."""
@@ -34,7 +36,8 @@ def cooldown(
     jobs: Iterable[JobEntry], releases: Iterable[ReleaseEntry], minutes: float, now: datetime
 ) -> Cooldown | None:
     """Returns the pause that goes on now, or None. The newest end of a job or release decides: a promotion
-    ends the pause. A clock that was set back cannot make it longer than it was, but for ``CLOCKS_DIFFER``."""
+    ends the pause, and jobs of rubric writers and control policies do not count.
+    A clock that was set back cannot make it longer than it was, but for ``CLOCKS_DIFFER``."""
     newest = max((*_of_jobs(jobs), *_of_releases(releases)), default=None)
     if newest is None or not newest[1]:
         return None
@@ -45,6 +48,8 @@ def cooldown(
 
 def _of_jobs(jobs: Iterable[JobEntry]) -> Iterator[tuple[datetime, str]]:
     for job in jobs:
+        if type_of(job.request) is not TrainingRequest:  # it says nothing about the data of the model
+            continue
         if job.state in ("failed", "cancelled") and (at := _moment(job.updated_at)):
             verb = "failed" if job.state == "failed" else "was cancelled"
             yield at, f"job {job.job_id} {verb}"

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal
 
 import torch
 from torch import Tensor
 
-Normaliser = Literal["token", "sequence", "constant"]
-KlEstimator = Literal["k1", "k2", "k3"]
+from onward.lm.options import KlEstimator, Normaliser
+
 LIMIT = 20.0  # log-ratios are clamped to ±LIMIT before exp
 
 

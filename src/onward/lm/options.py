@@ -11,7 +11,9 @@ from typing import Literal
 
 from onward.errors import ConfigError
 from onward.lm.cursor import SCHEDULES, Schedule
-from onward.lm.losses import KlEstimator, Normaliser
+
+Normaliser = Literal["token", "sequence", "constant"]
+KlEstimator = Literal["k1", "k2", "k3"]
 
 
 @dataclass(frozen=True)

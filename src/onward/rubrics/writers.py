@@ -16,6 +16,8 @@ from onward.rubrics.tasks import Task
 from onward.spelling import closest_name
 
 FORMS = "RUN, released, a version, openai:NAME, vllm:NAME@URL, sglang:NAME@URL, local:FOLDER or baseline:NAME"
+RELEASED = "released"
+"""Name of the released writer in the settings and in commands."""
 WRITER_FILE = "writer.json"
 
 
@@ -85,5 +87,11 @@ def _path_of(name: str) -> Path:
 
 
 def _trained(path: Path) -> Path | None:
-    """Returns the folder of the trained writer of a run, or of the run's own parts; None if it has none."""
-    return next((one for one in (path, path / "writer") if (one / WRITER_FILE).is_file()), None)
+    """Returns the folder of the trained writer of a run, or of the run's own parts; None if it has none.
+    Raises ConfigError for a folder that cannot be read."""
+    try:
+        return next((one for one in (path, path / "writer") if (one / WRITER_FILE).is_file()), None)
+    except OSError as error:
+        raise ConfigError(
+            f"The writer {path} cannot be read ({error.strerror}): give a folder that may be read."
+        ) from error

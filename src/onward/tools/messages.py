@@ -136,13 +136,13 @@ async def request_training(box: Toolbox, subject: str, document: dict[str, Any])
         )
     async with box.service.bus() as bus:
         done = await intake.submit(bus, SystemClock(), clean, requester=REQUESTER)
-    if done.record is None:
+    record = done.taken()
+    if record is None:
         return {
             "job_id": done.request.training_job_id,
             "state": "queued",
-            "note": "The request is stored; no trainer has taken it yet.",
+            "note": intake.WAITS,
         }
-    record = done.taken()
     return {
         "job_id": record.job_id,
         "number": record.number,

@@ -15,7 +15,7 @@ from pydantic import SecretStr
 from onward.attach import attached, endpoints_of
 from onward.bus import Bus
 from onward.config import Settings
-from onward.errors import ConfigError
+from onward.errors import ConfigError, nothing_runs
 from onward.files import read_secret
 from onward.http.client import Address
 
@@ -58,10 +58,7 @@ class Service:
             return Address(url, given or self._local_key(), setting)
         found = endpoints_of(self.settings).get(part)
         if not isinstance(found, str):
-            raise ConfigError(
-                f"No service runs on {self.settings.data_dir}: start 'onward up', name its data folder with "
-                f"--dir, or set {setting}."
-            )
+            raise ConfigError(nothing_runs(self.settings.data_dir, f"set {setting}"))
         return Address(found, self._local_key())
 
     def _local_key(self) -> str | None:

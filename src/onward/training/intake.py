@@ -9,23 +9,39 @@ An id with other words is a conflict.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from dataclasses import dataclass
 from typing import Any
 
+import nats.errors
+import nats.js.errors
+
 from onward.bus import Bus
 from onward.clock import Clock, utc_text
-from onward.contracts import TrainingRequest, encode, subjects
+from onward.contracts import TrainingRequest, TrainingStatus, decode_document, encode, subjects, to_document
 from onward.contracts.codec import canonical_json, validate
 from onward.contracts.training import ControlRequest, RubricsRequest
-from onward.errors import ConflictError, ContractError, OnwardError
+from onward.errors import (
+    BusError,
+    ConfigError,
+    ConflictError,
+    ContractError,
+    MissingExtraError,
+    NotServedError,
+    OnwardError,
+    TrainingError,
+)
 from onward.ids import check_id, new_id
+from onward.training.job import rubrics
 from onward.training.role.job_table import JobRecord, JobRequest, JobTable, type_of
 from onward.training.spec import request
 
 TAKEN_SECONDS = 5.0
 """Time in which a trainer that runs has recorded a request."""
 LOOK_SECONDS = 0.05
+WAITS = "The request is stored; no trainer has taken it yet."
+_NO_TRAINER = "No trainer runs: start one ('onward run trainer', or 'onward up')."
 _ENVELOPE = ("timestamp", "requester", "trigger_reason")
 SUBJECTS: dict[type[JobRequest], str] = {
     TrainingRequest: subjects.TRAINING_REQUEST,
@@ -43,17 +59,25 @@ class Submitted:
     record: JobRecord | None
     created: bool
 
-    def taken(self) -> JobRecord:
-        """Returns the job's record. Raises OnwardError while there is none, and for a job that failed at once
-        because it cannot run here."""
-        if self.record is None:
-            raise OnwardError(
-                f"Job {self.request.training_job_id} is stored, but no trainer has taken it yet: start one "
-                f"('onward run trainer')."
-            )
-        if self.record.state == "failed" and not self.record.attempt and self.record.error is not None:
-            raise OnwardError(f"Job {self.record.job_id} failed at once. {self.record.error.message}")
-        return self.record
+    def taken(self) -> JobRecord | None:
+        """Returns the job's record, None while no trainer has taken it. Raises OnwardError for a job that
+        failed at once because it cannot run here."""
+        record = self.record
+        if record is not None and record.state == "failed" and not record.attempt and record.error:
+            raise OnwardError(f"Job {record.job_id} failed at once. {record.error.message}")
+        return record
+
+    def waiting(self, advice: str = "") -> TrainingStatus:
+        """Returns the status of a request that no trainer has taken yet. ``advice``: what to do about it."""
+        asked, note = self.request, f"{WAITS} {advice}".strip()
+        return TrainingStatus.model_validate(
+            {
+                "training_job_id": asked.training_job_id,
+                "timestamp": to_document(asked)["timestamp"],
+                "status": "queued",
+                "metadata": {"note": note},
+            }
+        )
 
 
 def filled(document: dict[str, Any], requester: str, now: str, job_id: str | None = None) -> dict[str, Any]:
@@ -86,10 +110,12 @@ async def submit(
     """Publishes a request and waits until the trainer recorded it, a few seconds at most. ``job_id``: for a
     document without one.
 
-    Raises ContractError for a request that no trainer would record, ConflictError for an id that belongs to
-    another request, BusError.
+    Raises ContractError for a request that no trainer would record, TrainingError("DATA") for a rubrics job
+    whose settings cannot be, ConflictError for an id that belongs to another request, BusError.
     """
     asked = checked(filled(document, requester, utc_text(clock.now()), job_id))
+    if isinstance(asked, RubricsRequest):
+        await asyncio.to_thread(_refuse_wrong_settings, asked)  # loads torch
     table = JobTable(bus.bucket("rl_jobs"), clock)
     known = await find(table, asked.training_job_id)
     if known is not None:
@@ -111,6 +137,45 @@ async def submit_again(bus: Bus, clock: Clock, job_id: str, new_id: str) -> Subm
         request.refuse_operators_rights(asked)
     await bus.publish(SUBJECTS[type(asked)], encode(asked), msg_id=f"{new_id}:again")
     return Submitted(asked, await _taken(table, clock, new_id), True)
+
+
+def _refuse_wrong_settings(asked: RubricsRequest) -> None:
+    """Raises TrainingError("DATA") for a rubrics job whose settings cannot be. Where a part for it is not
+    installed, the trainer decides."""
+    try:
+        rubrics.plan_of(asked)
+    except MissingExtraError:
+        return
+    except ConfigError as error:
+        raise TrainingError("DATA", str(error)) from None
+
+
+async def advice_for_waiting(bus: Bus, job_id: str) -> str:
+    """Returns what to do about a request that waits: to start a trainer where none runs, nothing where one
+    does, or where that is not known."""
+    try:
+        await bus.request(subjects.TRAINING_STATUS_REQUEST, canonical_json({"job_id": job_id}))
+    except NotServedError:
+        return _NO_TRAINER
+    except BusError:
+        return ""
+    return ""
+
+
+async def is_newest(bus: Bus, job_id: str) -> bool:
+    """Returns whether a stored request of any kind, the newest of its kind, is that of job ``job_id``. Raises
+    BusError."""
+    for subject in SUBJECTS.values():
+        try:
+            raw = await bus.js.get_last_msg("RL_TRAINING", subject)
+            document = decode_document(raw.data or b"")
+        except (nats.js.errors.NotFoundError, ContractError):
+            continue
+        except nats.errors.Error as error:
+            raise BusError(f"The requests could not be read ({type(error).__name__}).") from None
+        if isinstance(document, dict) and document.get("training_job_id") == job_id:
+            return True
+    return False
 
 
 async def _taken(table: JobTable, clock: Clock, job_id: str) -> JobRecord | None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from onward import children
 from onward.clock import SystemClock
 from onward.config import Settings
-from onward.errors import ConfigError, WarehouseError, folder_advice
+from onward.errors import ConfigError, WarehouseError, ever_ran, folder_advice, nothing_runs
 from onward.files import read_secret, write_whole
 from onward.warehouse.client import TOKEN_FILE, Warehouse, connect, read_address
 from onward.warehouse.protocol import EXIT_IN_USE
@@ -128,8 +128,10 @@ async def reading(settings: Settings) -> AsyncIterator[Warehouse]:
             await client.close()
     embedded = EmbeddedWarehouse(settings.data_dir)
     if not embedded.data_path.is_dir():
+        if not ever_ran(settings.data_dir):
+            raise ConfigError(nothing_runs(settings.data_dir))
         raise ConfigError(
-            f"Nothing is stored in {settings.data_dir}: start the service with 'onward up', or "
+            f"Nothing is stored in {settings.data_dir}: start it with 'onward up', or "
             f"{folder_advice(settings.data_dir)}."
         )
     try:

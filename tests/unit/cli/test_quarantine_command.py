@@ -14,8 +14,8 @@ from onward.capture.collecting.quarantine import HeldMessage, Quarantine
     [
         ("onward quarantine list", "There is no data folder onward-data: name it with --dir."),
         ("onward quarantine show 1-aa", "There is no data folder onward-data"),
-        ("onward quarantine retry --all", "Nothing runs on onward-data"),
-        ("onward quarantine drop 1-aa --yes", "Nothing runs on onward-data"),
+        ("onward quarantine retry --all", "Nothing ever ran on onward-data"),
+        ("onward quarantine drop 1-aa --yes", "Nothing ever ran on onward-data"),
     ],
 )
 def test_without_a_data_folder_nothing_is_made(

@@ -222,7 +222,7 @@ def test_the_former_name_works_and_names_the_new_one(monkeypatch: pytest.MonkeyP
 
 def test_where_nothing_ever_ran_one_sentence_says_so(tmp_path: Path) -> None:
     code, output = run_command(f"onward releases list --dir {tmp_path / 'none'}")
-    assert (code, len(output.splitlines())) == (2, 1) and output.startswith("Nothing runs on ")
+    assert (code, len(output.splitlines())) == (2, 1) and output.startswith("Nothing ever ran on ")
     assert not (tmp_path / "none").exists()
 
 

@@ -31,7 +31,7 @@ def test_the_help_shows_an_example(monkeypatch):
         ("--since ''", "'' is no time: give an age such as 7d"),
         ("--component speed", "There is no component 'speed': expected one of accuracy, code_quality"),
         ("--stop --limit 3", "--stop stands alone"),
-        ("--since 7d", "Nothing runs on onward-data: start it with 'onward up'"),
+        ("--since 7d", "Nothing ever ran on onward-data: start it with 'onward up'"),
     ],
 )
 def test_bad_input_is_one_sentence(given, said):

@@ -176,9 +176,9 @@ def test_an_id_that_is_a_secret_is_not_printed(tmp_path: Path) -> None:
         ("onward rewards score missing.jsonl", "missing.jsonl cannot be read: No such file or directory."),
         ("onward rewards score .", "cannot be read: Is a directory."),
         ("onward rewards score words.txt", "words.txt is no trajectory, JSON list or JSON lines"),
-        ("onward rewards explain t1", "Nothing is stored in onward-data: start the service with 'onward up'"),
+        ("onward rewards explain t1", "Nothing ever ran on onward-data: start it with 'onward up'"),
         ("onward rewards explain a/b", "Trajectory id 'a/b' is not usable: give 1 to 128 letters"),
-        ("onward rewards simulate --weights task_completion=1", "Nothing is stored in onward-data"),
+        ("onward rewards simulate --weights task_completion=1", "Nothing ever ran on onward-data"),
         (
             "onward rewards simulate --weights task_completion=.5",
             "The weights sum to 0.5: they must sum to 1",

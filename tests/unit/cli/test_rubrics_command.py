@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,15 @@ TOY = (
     "eval_tasks=2", "eval_every=1", "warm_start.demonstrations=32", "warm_start.steps=3", "size.hidden=32",
     "size.heads=2", "size.intermediate=64",
 )  # fmt: skip
+_LOADED = """
+import sys
+from onward.cli import main
+try:
+    main(sys.argv[1:])
+finally:
+    print([name for name in ("torch", "onward.redaction", "onward.bus", "nats") if name in sys.modules])
+"""
+"""A command, and which slow modules it has loaded."""
 
 
 def settings(*assignments: str) -> list[str]:
@@ -162,6 +174,62 @@ def test_ctrl_c_asks_for_a_stop_and_the_second_one_ends() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
+        (("generate", "travel_itinerary", "--writer", "baseline:ransom"), "did you mean random?"),
+        (("train", "--set", "group_sise=1"), "did you mean group_size?"),
+    ],
+)
+def test_what_is_wrong_is_said_before_anything_slow_is_loaded(
+    tmp_path: Path, words: tuple[str, ...], said: str
+) -> None:
+    command = [sys.executable, "-c", _LOADED, "rubrics", *words]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert said in done.stderr and done.stdout == "[]\n"
+
+
+def test_a_file_with_a_list_is_no_rubric(tmp_path: Path) -> None:
+    (tmp_path / "list.json").write_text("[1, 2]")
+    done = run_text(tmp_path, "rubrics", "explain", "list.json")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("list.json is no rubric: give an object with criteria")
+
+
+def test_a_run_is_added_only_where_something_ran(tmp_path: Path) -> None:
+    for part in ("writer", "base"):
+        (tmp_path / "run" / part).mkdir(parents=True)
+        (tmp_path / "run" / part / "writer.json").write_text('{"base": null}')
+    done = run_text(tmp_path, "rubrics", "add", "run")
+    assert done.returncode == 2 and done.stderr.startswith("Nothing ever ran on onward-data")
+    assert [one.name for one in tmp_path.iterdir()] == ["run"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("train", "--out", "closed/run"), "The run in closed/run cannot be read (Permission denied)"),
+        (("generate", "travel_itinerary", "--writer", "closed"), "The writer closed cannot be read (Permis"),
+        (("eval", "local:closed"), "The writer closed cannot be read (Permission denied)"),
+    ],
+)
+def test_a_closed_folder_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], said: str
+) -> None:
+    (tmp_path / "closed").mkdir()
+    stat = Path.stat
+
+    def refused(path: Path, **options: Any) -> Any:  # as for a user who is not root
+        if "closed" in path.parts[:-1]:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return stat(path, **options)
+
+    monkeypatch.setattr(Path, "stat", refused)
+    done = run_text(tmp_path, "rubrics", *words)
+    assert (done.returncode, done.stdout) == (2, "") and done.stderr.startswith(said)
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
         (("generate", "travel_itineray", "--writer", "baseline:random"), "did you mean 'travel_itinerary'?"),
         (("generate", "travel_itinerary/x", "--writer", "baseline:random"), "give FAMILY/SEED"),
         (("generate", "travel_itinerary", "--writer", "baseline:ransom"), "did you mean random?"),
@@ -170,6 +238,9 @@ def test_ctrl_c_asks_for_a_stop_and_the_second_one_ends() -> None:
         (("eval", "baseline:random", "--seeds", "1"), "--no-controls"),
         (("eval", "baseline:random", "--price", "7"), "give IN,OUT"),
         (("explain", "none.json"), "cannot be read"),
+        (("releases",), "Nothing ever ran on onward-data: start it with 'onward up'"),
+        (("add", "."), "has no writer/writer.json"),
+        (("train", "--set", "nope=1"), "no such setting, there are model, algorithm"),
         (("explain", "-"), "is no JSON"),
         (("train", "--set", "group_sise=3"), "did you mean group_size?"),
         (("train", "--set", "group_size"), "give NAME=VALUE"),

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import run_text
 from docs_blocks import run_command
 
 from onward.contracts.examples import TRAJECTORY
@@ -46,7 +47,7 @@ def test_a_call_prints_what_an_agent_would_get(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("onward tools call status", "No service runs on"),
+        ("onward tools call status", "Nothing ever ran on"),
         ("onward tools call nothing", "There is no tool 'nothing'"),
         ("onward tools call status '{\"part\": 7}'", "Argument 'part' of status is not usable"),
         ("onward tools call status '[1]'", "The arguments are '[1]': give one JSON object in quotes"),
@@ -61,6 +62,20 @@ def test_a_call_prints_what_an_agent_would_get(tmp_path: Path) -> None:
 def test_what_cannot_be_done_is_one_sentence(line: str, words: str) -> None:
     code, output = run_command(line)
     assert code == 2 and words in output and len(output.splitlines()) == 1, output
+
+
+def test_the_server_says_that_nothing_ever_ran_and_serves(tmp_path: Path) -> None:
+    done = run_text(tmp_path, "mcp", "--dir", "nothere")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr == (
+        "Nothing ever ran on nothere: start it with 'onward up', or name its folder with --dir.\n"
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_downloads_of_the_server_are_a_folder() -> None:
+    _, output = run_command("onward mcp --help")
+    assert "--downloads FOLDER" in " ".join(output.split())
 
 
 @pytest.mark.parametrize("command", ["onward mcp --help", "onward tools call --help"])

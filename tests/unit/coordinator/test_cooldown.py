@@ -61,5 +61,13 @@ def test_a_clock_that_was_set_back_or_a_damaged_time_makes_no_endless_pause():
     assert cooldown([damaged, JobEntry(state="failed")], [nothing], 60, NOW) is None
 
 
+@pytest.mark.parametrize("request_", [{"kind": "rubrics"}, {"environment": "CartPole-v1"}])
+def test_only_jobs_of_the_language_model_make_a_pause(request_):
+    other = JobEntry(job_id="o", state="failed", updated_at=ago(1), request=request_)
+    assert cooldown([other], [], 60, NOW) is None
+    found = cooldown([other, job("failed", 30)], [], 60, NOW)
+    assert found is not None and (found.why, found.until) == ("job j failed", NOW + timedelta(minutes=30))
+
+
 def test_no_minutes_switch_it_off():
     assert cooldown([job("failed", 0)], [], 0, NOW) is None

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,30 @@ def test_the_plan_is_the_preset_with_the_requests_changes() -> None:
     assert rubrics.plan_of(request(seed=7, settings=None)).seed == 7
 
 
+def test_dotted_names_and_objects_in_objects_are_the_same_settings() -> None:
+    care = {"demonstrations": 64, "care": {"weighed": 0.5}}
+    whole = {"group_size": 4, "warm_start": {**care, "steps": 20}, "options": {"normalise_std": False}}
+    dotted = {"warm_start.steps": 20, "group_size": 4, "warm_start": care, "options.normalise_std": False}
+    given = [request(algorithm="grpo", settings=one) for one in (whole, dotted)]
+    plans = [rubrics.plan_of(one) for one in given]
+    assert plans[0] == plans[1] and (plans[0].warm_start.steps, plans[0].warm_start.batch_rows) == (20, 32)
+    assert dotted["warm_start"] == {"demonstrations": 64, "care": {"weighed": 0.5}}
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"warm_start.step": 3}, r"no setting warm_start\.step: did you mean steps\?"),
+        ({"warm_start": {"steps": 2}, "warm_start.steps": 3}, r"warm_start\.steps of .* is given twice"),
+        ({"group_size.n": 3, "group_size": 2}, r"group_size\.n of .* is given twice"),
+        ({"group_size.n": 3}, "group_size of a rubrics run is {'n': 3}: give a whole number"),
+    ],
+)
+def test_a_dotted_name_that_cannot_be_is_one_sentence(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        rubrics.plan_of(request(settings=settings))
+
+
 @pytest.mark.parametrize(
     ("settings", "words"),
     [({"model": "/etc"}, "leave it out"), ({"seed": 1}, "give it at the top"), ({"warmth": 1}, "warmth")],
@@ -42,6 +67,12 @@ def test_a_request_that_cannot_run_is_refused_before_its_turn(settings: dict[str
         rubrics.plan_of(request(settings=settings))
     with pytest.raises(TrainingError, match=words):
         refuse_impossible(request(settings=settings))
+
+
+def test_a_trainer_without_torch_refuses_the_preset_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)  # as if it were not installed
+    with pytest.raises(TrainingError, match=r"A job for a rubric writer needs the optional part 'lm'"):
+        refuse_impossible(request(settings=None))
 
 
 def test_a_stored_request_is_known_by_its_kind() -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+from copy import deepcopy
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
 from onward.errors import ConfigError
 from onward.files import read_json, write_whole
-from onward.lm import algorithms
 from onward.lm.options import refuse_out_of_range
 from onward.rubrics.policy.demonstrations import Care
 from onward.rubrics.policy.vocabulary import Size
@@ -86,12 +86,7 @@ class Plan:
     def __post_init__(self) -> None:
         if "type" in self.options:
             raise ConfigError("The options of a rubrics run have a type: give it as algorithm.")
-        made = algorithms.from_options({"type": self.algorithm, **self.options})
-        if made.uses_critic:
-            raise ConfigError(
-                f"{self.algorithm} needs a critic, which rubric writers are trained without: use rloo, grpo, "
-                f"reinforce or reinforce_plus_plus."
-            )
+        self._refuse_wrong_algorithm()
         self._refuse_judging_families()
         refuse_out_of_range(
             self,
@@ -108,6 +103,18 @@ class Plan:
             save_every=self.save_every >= 1,
             lora_rank=self.lora_rank >= 1,
         )
+
+    def _refuse_wrong_algorithm(self) -> None:
+        if (self.algorithm, self.options) == ("rloo", {}):
+            return  # that of the preset; torch takes seconds to load
+        from onward.lm import algorithms
+
+        made = algorithms.from_options({"type": self.algorithm, **self.options})
+        if made.uses_critic:
+            raise ConfigError(
+                f"{self.algorithm} needs a critic, which rubric writers are trained without: use rloo, grpo, "
+                f"reinforce or reinforce_plus_plus."
+            )
 
     def _refuse_judging_families(self) -> None:
         train = splits().train
@@ -131,12 +138,33 @@ class Plan:
     def read(cls, folder: Path) -> Plan | None:
         """Returns the plan of the run in ``folder``, None without one. Raises ConfigError if it is bad."""
         path = folder / PLAN
-        if not path.is_file():
+        try:
+            is_there = path.is_file()
+        except OSError as error:
+            raise ConfigError(
+                f"The run in {folder} cannot be read ({error.strerror}): give a folder that may be read."
+            ) from error
+        if not is_there:
             return None
         found = read_json(path)
         if not isinstance(found, dict):
             raise ConfigError(f"The plan {path} is damaged: start the run anew in another folder.")
         return cls.from_dict(found)
+
+
+def nested(settings: dict[str, Any]) -> dict[str, Any]:
+    """Returns settings in which a dotted name, such as ``warm_start.steps``, is a setting within an object.
+    Raises ConfigError for a name that is given twice."""
+    found: dict[str, Any] = {}
+    for name, value in sorted(settings.items(), key=lambda one: one[0].count(".")):
+        *outer, last = name.split(".")
+        part: Any = found
+        for key in outer:
+            part = part.setdefault(key, {}) if isinstance(part, dict) else None
+        if not isinstance(part, dict) or last in part:
+            raise ConfigError(f"The setting {name} of a rubrics run is given twice: give it once.")
+        part[last] = deepcopy(value)
+    return found
 
 
 _WORDS = {

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from onward.errors import ConfigError, TrainingError
-from onward.files import locked_folder, make_folder, write_whole
+from onward.files import check_file, locked_folder, make_folder, write_whole
 from onward.lm import algorithms
 from onward.lm.learner import Learner, LearnerConfig
 from onward.lm.statistics import StepMetrics
@@ -32,7 +32,7 @@ from onward.rubrics.policy import warm_start
 from onward.rubrics.policy.episodes import Attempt, Player
 from onward.rubrics.policy.figures import figures
 from onward.rubrics.policy.judging import Judge, TruthJudge
-from onward.rubrics.policy.plan import Plan
+from onward.rubrics.policy.plan import PLAN, Plan
 from onward.rubrics.policy.splits import training_tasks, validation_tasks
 from onward.rubrics.policy.warm_start import Emit
 from onward.rubrics.policy.writer import is_whole, load_player, save_writer
@@ -58,12 +58,19 @@ def train(
 
     ``emit(event, **facts)`` receives events: demonstrations, warm_start, step, validation. If ``stop``
     returns True after a step, the state is saved and None is returned. Raises ConfigError if the folder has a
-    run of another plan, or if another process trains in it.
+    run of another plan, if another process trains in it, or if it may not be read and written.
     """
     folder = Path(folder)
     make_folder(folder)
-    with locked_folder(folder, f"Another process trains a rubric writer in {folder}: wait for its end."):
-        return _Run(plan, folder, judge or TruthJudge(), emit).to_end(stop)
+    try:
+        with locked_folder(folder, f"Another process trains a rubric writer in {folder}: wait for its end."):
+            check_file(folder / PLAN)
+            return _Run(plan, folder, judge or TruthJudge(), emit).to_end(stop)
+    except (PermissionError, NotADirectoryError) as error:
+        raise ConfigError(
+            f"The run in {folder} cannot go on, since {error.filename} cannot be used ({error.strerror}): "
+            f"give a folder that may be read and written."
+        ) from error
 
 
 class _Run:

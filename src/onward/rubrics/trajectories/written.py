@@ -24,10 +24,8 @@ from onward.rubrics.language import Rubric
 from onward.rubrics.policy.evaluation import Plays
 from onward.rubrics.tasks import Task
 from onward.rubrics.writer_process import WriterProcess
-from onward.rubrics.writers import loads_model, open_writer, rubric_by
+from onward.rubrics.writers import RELEASED, loads_model, open_writer, rubric_by
 
-RELEASED = "released"
-"""Name of the released writer in the settings and in commands."""
 _REMEMBERED = 4096
 """Tasks whose written rubric is remembered."""
 

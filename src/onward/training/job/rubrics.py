@@ -47,6 +47,7 @@ def main(folder: Path) -> int:
 def plan_of(asked: RubricsRequest) -> Plan:
     """Returns the plan that a request asks for. Raises ConfigError for a number that cannot be."""
     from onward.rubrics.policy.plan import Plan as TheirPlan
+    from onward.rubrics.policy.plan import nested
 
     given = {"algorithm": asked.algorithm, "seed": asked.seed, "steps": asked.steps}
     settings = dict(asked.settings or {})
@@ -56,7 +57,7 @@ def plan_of(asked: RubricsRequest) -> Plan:
     if "model" in settings:  # a message must not name a path of this machine
         raise ConfigError("The request names a model, but a rubrics job trains the tiny one: leave it out.")
     at_the_top = {name: value for name, value in given.items() if value is not None}
-    return TheirPlan.from_dict({**settings, **at_the_top})
+    return TheirPlan.from_dict({**nested(settings), **at_the_top})
 
 
 def _run(folder: Path, asked: RubricsRequest) -> int:

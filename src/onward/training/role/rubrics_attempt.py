@@ -16,6 +16,7 @@ from typing import Any
 
 import structlog
 
+from onward import extras
 from onward.contracts import encode
 from onward.contracts.buckets import ReleasedWriter, WriterVersion
 from onward.contracts.codec import validate
@@ -46,6 +47,7 @@ log = structlog.get_logger(__name__)
 def refuse_impossible(asked: RubricsRequest) -> None:
     """Raises TrainingError("DATA") for a request whose plan cannot be, and where a part is not installed."""
     try:
+        extras.require("lm", "torch", "A job for a rubric writer")
         rubrics.plan_of(asked)
     except (ConfigError, MissingExtraError) as error:
         raise TrainingError("DATA", str(error)) from None

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 import random
 import shutil
@@ -144,6 +145,31 @@ def test_an_impossible_plan_is_refused_in_a_sentence(change: dict[str, object], 
 def test_a_value_that_a_plan_cannot_have_is_refused_in_a_sentence(values: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         Plan.from_dict(values)
+
+
+def test_a_folder_that_may_not_be_written_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = Path.open
+
+    def refused(path: Path, mode: str = "r", *more: Any, **options: Any) -> Any:
+        if tmp_path in path.parents and mode != "r":
+            raise OSError(errno.EROFS, "Read-only file system", str(path))
+        return opened(path, mode, *more, **options)
+
+    monkeypatch.setattr(Path, "open", refused)
+    with pytest.raises(ConfigError, match=r"plan\.json cannot be written \(Read-only file system\)"):
+        train(toy_plan(), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["warm_state", "state"])
+def test_a_saved_state_that_is_no_folder_is_one_sentence(warm: Path, tmp_path: Path, name: str) -> None:
+    folder = tmp_path / "run" if name == "warm_state" else begun(warm, tmp_path / "run")
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text("")
+    with pytest.raises(ConfigError, match=rf"since \S*/{name}/CURRENT cannot be used \(Not a directory\)"):
+        train(toy_plan(steps=1), folder)
 
 
 def test_a_damaged_plan_is_one_sentence(tmp_path: Path) -> None:
