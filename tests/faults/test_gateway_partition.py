@@ -55,7 +55,7 @@ async def _rolled_back(
     bus: Bus, clock: SystemClock, folder: Path, near: World, away: World, cut: Any, suite: FakeSuite
 ) -> None:
     ctx = context(bus, clock, folder)
-    releases = Releases(bus.bucket("rl_releases"), bus.bucket("rl_models"), clock)
+    releases = Releases(bus, clock)
     old, new = await near.register("old", 1.0), await near.register("new", 2.0)
     suite.success = {old: 0.5, new: 0.6}
     prefixes = {}

@@ -31,7 +31,7 @@ async def main():
     bus = await Bus.connect(sys.argv[1], token=sys.stdin.readline().strip())
     clock = ManualClock(start=SystemClock().now())
     ctx = context(bus, clock, Path(sys.argv[2]))
-    releases = Releases(bus.bucket("rl_releases"), bus.bucket("rl_models"), clock)
+    releases = Releases(bus, clock)
     suite = FakeSuite({"d1": 0.6}, {})
     releaser = Releaser(ctx, OutcomeStream(bus, SIGNING_KEY), suite, traffic=unknown_traffic)
     count = (await bus.js.stream_info("RL_OUTCOMES")).state.last_seq

@@ -319,9 +319,7 @@ async def test_a_whole_loop_of_roles_that_run_alone_has_every_right_that_it_need
                 base_url=at["gateway_url"], headers={"Authorization": f"Bearer {key}"}, timeout=60
             )
         )
-        releases = Releases(
-            service.ctx.bus.bucket("rl_releases"), service.ctx.bus.bucket("rl_models"), service.ctx.clock
-        )
+        releases = Releases(service.ctx.bus, service.ctx.clock)
         number = 0
         while not any(record.serving and record.rates for record in await releases.all()):
             session = f"s{number}"

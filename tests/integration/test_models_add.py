@@ -116,7 +116,7 @@ async def loop(
 async def settled(world: World, model_id: str) -> ReleaseRecord:
     """The release of ``model_id`` at its end, with good outcomes for both arms meanwhile."""
     bus, count = world.bus, 0
-    releases = Releases(bus.bucket("rl_releases"), bus.bucket("rl_models"), world.clock)
+    releases = Releases(bus, world.clock)
     async with asyncio.timeout(120):
         while True:
             count = await publish_good_outcomes(bus, world.clock, count, world.settings.run_dir)

@@ -83,7 +83,7 @@ async def promoted(
 
 
 async def _until_promoted(bus: Bus, ctx: Context) -> None:
-    releases, count = Releases(bus.bucket("rl_releases"), bus.bucket("rl_models"), ctx.clock), 0
+    releases, count = Releases(bus, ctx.clock), 0
     async with asyncio.timeout(120):
         while True:
             count = await publish_good_outcomes(bus, ctx.clock, count, ctx.settings.run_dir)

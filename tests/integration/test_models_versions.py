@@ -69,7 +69,7 @@ async def test_versions_are_tagged_verified_and_compared(own_server: NatsServer,
 
 async def test_a_release_keeps_the_tags_that_an_operator_gave(bus: Bus) -> None:
     """The releaser writes its own copy of a model, which may be older than a tag."""
-    releases = Releases(bus.bucket("rl_releases"), bus.bucket("rl_models"), SystemClock())
+    releases = Releases(bus, SystemClock())
     model = Model(model_id="kept-tags", adapter_digest="d", object_prefix="p", training_job_id="j")
     await bus.bucket("rl_models").put(
         model_key(model.model_id), model.model_copy(update={"tags": ["good"]}).dump()

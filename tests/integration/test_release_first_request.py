@@ -52,7 +52,7 @@ async def test_the_first_request_reaches_the_candidate_after_its_validation_pass
             commit = {"epoch": 1, "manifest_sha256": None, "object_prefix": prefix, "adapter_digest": new}
             job = {"job_id": "job-1", "state": "completed", "commit": commit, "start_digest": old}
             await bus.bucket("rl_jobs").put("job.job-1", json.dumps(job).encode())
-            record = await begun(Releases(bus.bucket("rl_releases"), bus.bucket("rl_models"), clock), role)
+            record = await begun(Releases(bus, clock), role)
             answer: dict[str, Any] = {}
             for number in range(SESSIONS):
                 answer = await world.ask(f"s{number}")

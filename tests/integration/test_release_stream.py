@@ -62,7 +62,7 @@ async def add_job(bus: Bus) -> None:
 async def test_a_bad_release_is_taken_back_on_real_buckets_and_streams(bus: Bus, tmp_path: Path):
     clock = ManualClock(start=SystemClock().now())
     ctx = context(bus, clock, tmp_path)
-    releases = Releases(bus.bucket("rl_releases"), bus.bucket("rl_models"), clock)
+    releases = Releases(bus, clock)
     await install_initial(ctx, "d0", "checkpoints/warm/0")
     await add_job(bus)
     releaser = Releaser(
@@ -185,7 +185,7 @@ async def test_the_role_runs_a_release_by_itself(bus: Bus, tmp_path: Path, monke
     monkeypatch.setattr("onward.release.validation.suite.EngineSuite", lambda ctx: FakeSuite({"d1": 0.6}, {}))
     monkeypatch.setattr(releaser, "POLL_SECONDS", 0.05)
     monkeypatch.setattr(releaser, "IDLE_SECONDS", 0.05)
-    releases = Releases(bus.bucket("rl_releases"), bus.bucket("rl_models"), clock)
+    releases = Releases(bus, clock)
     role = asyncio.create_task(releaser.run(ctx))
     try:
         async with asyncio.timeout(120):
@@ -225,7 +225,7 @@ async def test_a_warm_start_takes_the_place_of_the_base_model(
     )
     monkeypatch.setattr(releaser, "POLL_SECONDS", 0.05)
     monkeypatch.setattr(releaser, "IDLE_SECONDS", 0.05)
-    releases = Releases(bus.bucket("rl_releases"), bus.bucket("rl_models"), clock)
+    releases = Releases(bus, clock)
 
     async def follow() -> None:
         while True:

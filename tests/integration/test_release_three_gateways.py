@@ -44,7 +44,7 @@ async def test_three_gateways_serve_the_current_model_alone_after_a_crossing(
                 }  # fmt: skip
                 job = {"job_id": "job-1", "state": "completed", "commit": commit, "start_digest": old}
                 await bus.bucket("rl_jobs").put("job.job-1", json.dumps(job).encode())
-                releases, count = Releases(bus.bucket("rl_releases"), bus.bucket("rl_models"), clock), 0
+                releases, count = Releases(bus, clock), 0
                 while True:
                     record = (await releases.all())[-1]
                     if record.job_id == "job-1" and record.settled:

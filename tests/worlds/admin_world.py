@@ -69,7 +69,7 @@ async def serves(world: World, model_id: str) -> bool:
 
 async def newest(world: World) -> ReleaseRecord:
     bus = world.bus
-    return (await Releases(bus.bucket("rl_releases"), bus.bucket("rl_models"), world.clock).all())[-1]
+    return (await Releases(bus, world.clock).all())[-1]
 
 
 async def in_state(world: World, *states: str) -> ReleaseRecord:

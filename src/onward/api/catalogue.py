@@ -17,7 +17,7 @@ async def models_since(ctx: Context, since: str | None) -> list[dict[str, Any]]:
     A model without a release of its own (the first one, one that was added) has no time of deployment and
     comes last.
     """
-    releases = Releases(ctx.bus.bucket("rl_releases"), ctx.bus.bucket("rl_models"), ctx.clock)
+    releases = Releases(ctx.bus, ctx.clock)
     deployed: dict[str, str] = {}
     for record in await releases.all():
         if record.started_at is not None and record.kind == "candidate":

@@ -125,7 +125,7 @@ async def _now(ctx: Context) -> list[tuple[str, str]]:
         async with asyncio.timeout(STATUS_SECONDS):
             desired = await read_document(ctx.bus, DesiredRoutes)
             paused = await is_learning_paused(ctx.bus)
-            releases = Releases(ctx.bus.bucket("rl_releases"), ctx.bus.bucket("rl_models"), ctx.clock)
+            releases = Releases(ctx.bus, ctx.clock)
             released = await releases.all()
             jobs = [job for job, _ in await JobTable(ctx.bus.bucket("rl_jobs"), ctx.clock).all()]
             rewarded = await rewarded_since_snapshot(ctx.bus, ctx.warehouse)

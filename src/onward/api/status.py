@@ -76,7 +76,7 @@ async def collect(bus: Bus, warehouse: Warehouse, settings: Settings, clock: Clo
     """
     reads = _Reads()
     reads.ask("bus", "jobs", JobTable(bus.bucket("rl_jobs"), clock).all(), [])
-    releases_of = Releases(bus.bucket("rl_releases"), bus.bucket("rl_models"), clock)
+    releases_of = Releases(bus, clock)
     reads.ask("bus", "releases", releases_of.all(), [])
     reads.ask("bus", "serving", read_document(bus, DesiredRoutes))
     reads.ask("bus", "learning", is_learning_paused(bus), False)

@@ -78,7 +78,7 @@ async def request(bus: Bus, a: str, b: str, **rule: Any) -> AbTest:
     if a == b:
         raise ConfigError(f"A and B are both {a}: give two models.")
     clock = SystemClock()
-    releases = Releases(bus.bucket("rl_releases"), bus.bucket("rl_models"), clock)
+    releases = Releases(bus, clock)
     models: list[Model] = []
     for name in (a, b):
         model = await releases.model(name)

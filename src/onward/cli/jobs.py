@@ -170,7 +170,7 @@ async def _one(settings: Settings, job_id: str) -> dict[str, Any]:
         ]
         if len(meant) == 1:
             return meant[0]
-        models = await _releases(bus).models()
+        models = await Releases(bus, SystemClock()).models()
     for model in models:
         if model.training_job_id == job_id:
             raise NotFoundError(
@@ -206,13 +206,9 @@ async def _jobs(bus: Bus) -> list[dict[str, Any]]:
     table = table_of(bus)
     jobs = await table.all()
     positions = table.positions_among(record for record, _ in jobs)
-    records = await _releases(bus).all()
+    records = await Releases(bus, SystemClock()).all()
     releases = {record.job_id: record for record in records if record.kind == "candidate"}
     return [_document(job, releases.get(job.job_id), positions.get(job.job_id)) for job, _ in jobs]
-
-
-def _releases(bus: Bus) -> Releases:
-    return Releases(bus.bucket("rl_releases"), bus.bucket("rl_models"), SystemClock())
 
 
 def _document(job: JobRecord, release: ReleaseRecord | None, position: int | None) -> dict[str, Any]:

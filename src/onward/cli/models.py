@@ -228,7 +228,7 @@ def rollback(
 
 async def _carried_out(bus: Bus, asked: ReleaseRecord, clock: Clock) -> ReleaseRecord:
     """Returns the record once it is settled, or its present state after ``WAIT_SECONDS``."""
-    releases = _releases(bus, clock)
+    releases = Releases(bus, clock)
     until = clock.monotonic() + WAIT_SECONDS
     while True:
         found = await releases.get(asked.release_id)
@@ -238,16 +238,12 @@ async def _carried_out(bus: Bus, asked: ReleaseRecord, clock: Clock) -> ReleaseR
         await clock.sleep(LOOK_SECONDS)
 
 
-def _releases(bus: Bus, clock: Clock) -> Releases:
-    return Releases(bus.bucket("rl_releases"), bus.bucket("rl_models"), clock)
-
-
 async def _released(settings: Settings) -> list[Document] | None:
     """Returns every released model, newest first; None when nothing ever ran."""
     if not host.has_records(settings):
         return None
     async with host.records(settings) as bus:
-        releases = _releases(bus, SystemClock())
+        releases = Releases(bus, SystemClock())
         records = await releases.all()
         models = await releases.models()
     since = {record.candidate.model_id: record.started_at for record in records if record.kind == "candidate"}
@@ -279,7 +275,7 @@ async def _found(settings: Settings, model_id: str) -> Document:
             )
         return base
     async with host.records(settings) as bus:
-        releases = _releases(bus, SystemClock())
+        releases = Releases(bus, SystemClock())
         model = await releases.model(model_id)
         records = await releases.all()
         known = await releases.model_keys()

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from onward import host
-from onward.bus import Bus, read_all
+from onward.bus import read_all
 from onward.cli import ConfigFile, DataDir, load_settings, run_async
 from onward.cli.models import add, models_app
 from onward.cli.output import AsJson, Table, facts, ident, number, print_json, print_text
@@ -43,7 +43,7 @@ def tree(file: ConfigFile = None, data_dir: DataDir = None, as_json: AsJson = Fa
 
     async def work() -> list[Document]:
         async with host.records(settings) as bus:
-            releases = _releases(bus)
+            releases = Releases(bus, SystemClock())
             models, records = await releases.models(), await releases.all()
         asked = {one.candidate.model_id: one for one in records if one.kind == "candidate"}
         rows = []
@@ -157,13 +157,9 @@ def _short(value: Any) -> str:
     return text if len(text) <= 40 else text[:39] + "…"
 
 
-def _releases(bus: Bus) -> Releases:
-    return Releases(bus.bucket("rl_releases"), bus.bucket("rl_models"), SystemClock())
-
-
 async def _verified(settings: Settings, name: str) -> Document:
     async with host.records(settings) as bus:
-        model = versions.resolve(await _releases(bus).models(), name)
+        model = versions.resolve(await Releases(bus, SystemClock()).models(), name)
         reports = [
             entry.document for entry in await read_all(bus.bucket(GatewayReport.BUCKET), GatewayReport)
         ]
@@ -211,7 +207,7 @@ async def _fetched(settings: Settings, model: Model, folder: Path) -> checkpoint
 
 async def _compared(settings: Settings, *names: str) -> tuple[list[Document], list[Document]]:
     async with host.records(settings) as bus:
-        models = await _releases(bus).models()
+        models = await Releases(bus, SystemClock()).models()
     with tempfile.TemporaryDirectory(prefix="onward-diff-") as scratch:
         documents, folders = [], []
         for number_, model in enumerate(versions.resolve(models, name) for name in names):

@@ -43,7 +43,7 @@ LEFT_OUT = frozenset({"evidence", "outbox"})
 
 async def _records(file: Path | None, data_dir: Path | None) -> list[ReleaseRecord]:
     async with host.records(load_settings(file, data_dir)) as bus:
-        return await Releases(bus.bucket("rl_releases"), bus.bucket("rl_models"), SystemClock()).all()
+        return await Releases(bus, SystemClock()).all()
 
 
 def load_records(file: Path | None, data_dir: Path | None) -> list[ReleaseRecord]:

@@ -34,7 +34,7 @@ def audit(
 
     async def work() -> list[Action]:
         async with host.records(load_settings(file, data_dir)) as bus:
-            releases = Releases(bus.bucket("rl_releases"), bus.bucket("rl_models"), SystemClock())
+            releases = Releases(bus, SystemClock())
             return trail(await entries(bus), await releases.all())
 
     found = [action for action in run_async(work()) if name is None or action.concerns(name)][-limit:]

@@ -158,7 +158,7 @@ def plan(
 async def _replayed(settings: Settings, name: str | None) -> tuple[ReleaseRecord, Replay | None, str | None]:
     """Returns the release, its replay, and the reason if there is none."""
     async with host.records(settings) as bus:
-        releases = Releases(bus.bucket("rl_releases"), bus.bucket("rl_models"), SystemClock())
+        releases = Releases(bus, SystemClock())
         record = found_by_name(await releases.all(), name)[-1]
         if record.evidence is None:
             return record, Replay([story.bare(line) for line in record.history]), None
@@ -234,7 +234,7 @@ async def _watch(settings: Settings, name: str | None) -> ReleaseRecord:
     out, said = console(), ""
     seen: list[dict[str, float]] = []
     async with host.attached(settings) as (bus, _):
-        releases = Releases(bus.bucket("rl_releases"), bus.bucket("rl_models"), SystemClock())
+        releases = Releases(bus, SystemClock())
         release_id = found_by_name(await releases.all(), name)[-1].release_id
         with Live(console=out, auto_refresh=False) if out.is_terminal else nullcontext() as live:
             while True:

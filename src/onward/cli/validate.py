@@ -159,7 +159,7 @@ def what_it_asks(name: str, items: int, limit: float) -> str:
 
 
 async def _models(ctx: Context, model: str, against: str | None) -> tuple[Model, Model]:
-    releases = Releases(ctx.bus.bucket("rl_releases"), ctx.bus.bucket("rl_models"), ctx.clock)
+    releases = Releases(ctx.bus, ctx.clock)
 
     async def stored(name: str) -> Model:
         found = await releases.model(name)

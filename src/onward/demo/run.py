@@ -270,9 +270,7 @@ class Demonstration:
         await self._follow(number, job, sabotaged=True)
 
     async def _release_of(self, job_id: str) -> ReleaseRecord | None:
-        releases = Releases(
-            self.ctx.bus.bucket("rl_releases"), self.ctx.bus.bucket("rl_models"), self.ctx.clock
-        )
+        releases = Releases(self.ctx.bus, self.ctx.clock)
         return next((record for record in await releases.all() if record.job_id == job_id), None)
 
     async def _current(self) -> DesiredArm:

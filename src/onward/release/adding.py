@@ -116,7 +116,7 @@ async def add_adapter(
     """
     key = signatures.needed_key(settings)
     base = base_models.resolve(settings.model.base, settings.data_dir / "models", settings.models)
-    releases = Releases(bus.bucket("rl_releases"), bus.bucket("rl_models"), clock)
+    releases = Releases(bus, clock)
     with tempfile.TemporaryDirectory(prefix="onward-add-") as scratch:
         staged = Path(scratch) / "adapter"
         # none is needed: who adds an adapter signs it; but a wrong one must not become a right one
@@ -169,7 +169,7 @@ async def request_release(
     The request goes to the audit stream first. Raises NotFoundError for an unknown model; ConflictError for
     one that served or serves, and while something else decides which model serves.
     """
-    releases = Releases(bus.bucket("rl_releases"), bus.bucket("rl_models"), clock)
+    releases = Releases(bus, clock)
     model = await releases.model(model_id)
     if model is None:
         raise NotFoundError(

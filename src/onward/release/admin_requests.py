@@ -65,7 +65,7 @@ class AdminRequests:
         bus = ctx.bus
         self._ctx = ctx
         self._bucket = bus.bucket(AdminRequest.BUCKET)
-        self._releases = Releases(bus.bucket("rl_releases"), bus.bucket("rl_models"), ctx.clock)
+        self._releases = Releases(bus, ctx.clock)
 
     async def answer_all(self) -> None:
         """Answers each request that waits, and deletes the answers that no gateway read. Raises BusError."""

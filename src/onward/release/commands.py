@@ -41,7 +41,7 @@ async def send_command(
     NotFoundError if no such release is under way, ConflictError if it waits for no approval."""
     if name not in COMMANDS:
         raise ContractError("command", f"{name!r} is no release command: expected {', '.join(COMMANDS)}.")
-    records = await Releases(bus.bucket("rl_releases"), bus.bucket("rl_models"), clock).all()
+    records = await Releases(bus, clock).all()
     under_way = [record for record in records if not record.closed]
     meant = [record for record in under_way if record.has_name(release)] if release else under_way
     if not meant:

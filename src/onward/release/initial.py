@@ -61,7 +61,7 @@ async def install_initial(
     that its engine reports. Repeatable with the same digest. Raises ConflictError if another model serves
     already, unless that is the base model and nothing was released since.
     """
-    releases = Releases(ctx.bus.bucket("rl_releases"), ctx.bus.bucket("rl_models"), ctx.clock)
+    releases = Releases(ctx.bus, ctx.clock)
     serving = await releases.current()
     if serving is not None and serving.adapter_digest == adapter_digest:
         return serving.model_id

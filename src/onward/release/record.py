@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from onward.bus import Bucket, read_all, read_stored
+from onward.bus import Bus, read_all, read_stored
 from onward.clock import Clock, utc_text
 from onward.contracts.buckets import ModelEntry, Record, ReleaseEntry
 from onward.ids import derived_id, model_key
@@ -253,9 +253,8 @@ def report(message: str, **facts: Any) -> dict[str, Any]:
 class Releases:
     """Typed access to buckets ``rl_releases`` and ``rl_models``."""
 
-    def __init__(self, releases: Bucket, models: Bucket, clock: Clock) -> None:
-        self._releases = releases
-        self._models = models
+    def __init__(self, bus: Bus, clock: Clock) -> None:
+        self._releases, self._models = bus.bucket("rl_releases"), bus.bucket("rl_models")
         self._clock = clock
         self._settled: set[str] = set()
 

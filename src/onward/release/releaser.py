@@ -77,7 +77,7 @@ class Releaser:
         self.ctx = ctx
         self.outcomes = outcomes
         self.traffic = traffic or (lambda: sessions_per_day(ctx.warehouse, ctx.clock.now()))
-        self.releases = Releases(bus.bucket("rl_releases"), bus.bucket("rl_models"), ctx.clock)
+        self.releases = Releases(bus, ctx.clock)
         self.effects = effects.Effects(ctx, self.releases)
         self.jobs = proposals.CompletedJobs(bus.bucket("rl_jobs"), self.releases)
         self.requests = OperatorRequests(ctx, self.releases)

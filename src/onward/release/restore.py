@@ -39,7 +39,7 @@ async def request_restore(bus: Bus, model_id: str | None, why: str, *, clock: Cl
     The request goes to the audit stream first. Raises NotFoundError for a model that never had all traffic,
     and ConflictError while something else decides which model serves.
     """
-    releases = Releases(bus.bucket("rl_releases"), bus.bucket("rl_models"), clock)
+    releases = Releases(bus, clock)
     records = await releases.all()
     await refuse_if_busy(bus, records, "go back")
     serving = await releases.current()

@@ -111,7 +111,7 @@ def check_suite(name: str, settings: Settings) -> None:
 
 async def stored_model(bus: Bus, given: str) -> str:
     """Returns the id of the model that ``given`` names by id or by its checkpoint. Raises NotFoundError."""
-    releases = Releases(bus.bucket("rl_releases"), bus.bucket("rl_models"), SystemClock())
+    releases = Releases(bus, SystemClock())
     for model in await releases.models():
         prefix = model.object_prefix
         if given == model.model_id or (prefix and given.rstrip("/").endswith(prefix)):

@@ -64,7 +64,7 @@ async def report(box: Toolbox, arguments: Report) -> dict[str, Any]:
     async with box.service.bus() as bus:
         clock = SystemClock()
         jobs = [record for record, _ in await JobTable(bus.bucket("rl_jobs"), clock).all()]
-        releases = await Releases(bus.bucket("rl_releases"), bus.bucket("rl_models"), clock).all()
+        releases = await Releases(bus, clock).all()
     events = [event for job in jobs for event in of_job(job)]
     events += [event for release in releases for event in of_release(release)]
     events.sort(key=lambda event: event["at"], reverse=True)

@@ -95,7 +95,7 @@ async def _rollback(box: Toolbox, arguments: Release) -> dict[str, Any]:
 
 async def _shown(box: Toolbox, arguments: Release) -> dict[str, Any]:
     async with box.service.bus() as bus:
-        records = await Releases(bus.bucket("rl_releases"), bus.bucket("rl_models"), SystemClock()).all()
+        records = await Releases(bus, SystemClock()).all()
     if arguments.model_id is not None:
         records = [record for record in records if record.has_name(arguments.model_id)]
         if not records:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onward.control.core.normalise import EPSILON
-from onward.control.core.spaces import ActionSpec, Layout, Leaf, Obs, ObsFlattener, to_env
+from onward.control.core.spaces import ActionSpec, Layout, Leaf, Obs, ObsFlattener, part_of, to_env
 from onward.control.networks.images import encode_images
 from onward.control.networks.in_numpy import Layer as Layer
 from onward.control.networks.in_numpy import NumpyMLP
@@ -158,7 +158,7 @@ class Policy:
         """Returns (flat observations (N, …), True where ``obs`` was a batch)."""
         try:
             batched = self._flattener.holds_batch(obs)
-            first = _part(obs, self._flattener.layout.leaves[0].path)
+            first = part_of(obs, self._flattener.layout.leaves[0].path)
             return (
                 (self._flattener.batch(obs, len(first)), True)
                 if batched
@@ -241,9 +241,3 @@ def _with_leaves(layout: Layout) -> Layout:
     path = ("vector",) if images else ()
     vector = (Leaf(path, "numbers", (layout.width,)),) if layout.width else ()
     return Layout(layout.width, layout.images, vector + images)
-
-
-def _part(raw: Any, path: tuple[str | int, ...]) -> Any:
-    for key in path:
-        raw = raw[key]
-    return raw

@@ -74,7 +74,7 @@ async def trained_on(ctx: Context, models: Sequence[Model]) -> TrainedOn:
 
 async def _lineage(ctx: Context, models: Iterable[Model]) -> list[Model | str]:
     """Returns the models and their ancestors, each once; of an ancestor without an entry its id."""
-    stored = await Releases(ctx.bus.bucket("rl_releases"), ctx.bus.bucket("rl_models"), ctx.clock).models()
+    stored = await Releases(ctx.bus, ctx.clock).models()
     by_id = {model.model_id: model for model in stored}
     found: dict[str, Model | str] = {}
     for model in models:
