@@ -92,6 +92,7 @@ class Plan:
                 f"{self.algorithm} needs a critic, which rubric writers are trained without: use rloo, grpo, "
                 f"reinforce or reinforce_plus_plus."
             )
+        object.__setattr__(self, "algorithm", made.type)  # a short name is the same plan
         self._refuse_judging_families()
         refuse_out_of_range(
             self,
