@@ -24,7 +24,7 @@ PART = " · "
 LINE_SECONDS = 10.0
 MOVES = 3
 """Updates that move a bar before its time left is shown. The first begins the measurement: what passed before
-it is start-up, which says nothing of the pace."""
+it is start-up, which is no measure of the pace."""
 NARROW = 60
 """Width in columns below which the bar itself is left out."""
 

@@ -138,7 +138,9 @@ def _component(name: str, part: Document, console: Console) -> None:
         console.print(Padding(_criteria(facts), (0, 0, 0, 1)))
         facts = {key: value for key, value in facts.items() if key not in _CRITERIA}
     if facts:
-        _say(console, f"{_pairs({_WORDS.get(key, key): value for key, value in facts.items()})}.", 2)
+        _say(
+            console, f"{_pairs({_WORDS.get(str(key), str(key)): value for key, value in facts.items()})}.", 2
+        )
     if part["window"].get("n"):
         _say(console, f"window before it: {_pairs(part['window'])}.", 2)
     _say(console, f"normalised: {part['formula']}", 2)
