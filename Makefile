@@ -15,9 +15,11 @@ NEW_ENOUGH = $(shell $(USED) -c 'import sys; print(sys.version_info >= (3, 11))'
 FOUND = $(or $(shell $(USED) --version 2>/dev/null),missing)
 NEEDS = Onward needs Python 3.11 or newer, and $(USED) is $(FOUND): $(if $(wildcard $(BIN)/python),run make clean$(comma) then )name another one, as in make $(or $(MAKECMDGOALS),demo) PYTHON=python3.12
 
+TORCH = $(wildcard $(VENV)/lib/python3*/site-packages/torch/version.py)
+
 define room
-	@echo "Installing into $(VENV): about $(1) GB on disk with PyTorch's CPU build, several GB more where pip picks the GPU build."
-	@echo "To save room and time, install PyTorch's own CPU build of torch 2.13.0 into $(VENV) first (see README)."
+	$(if $(TORCH),@echo "Installing into $(VENV)$(comma) which has PyTorch already.",@echo "Installing into $(VENV): about $(1) GB on disk with PyTorch's CPU build, several GB more where pip picks the GPU build.")
+	$(if $(TORCH),,@echo "To save room and time, install PyTorch's own CPU build of torch 2.13.0 into $(VENV) first (see README).")
 endef
 
 define install

@@ -80,7 +80,7 @@ def rise(one: dict[str, Any]) -> float:
 def rejected_for_form(one: dict[str, Any]) -> int:
     """Counts the candidates of a run that validation rejected because they lost their form."""
     cycles = one["result"]["cycles"]
-    return sum(cycle["decision"] == "rejected" and "format" in cycle["reason"] for cycle in cycles)
+    return sum(cycle["decision"] == "rejected" and "in the right form" in cycle["reason"] for cycle in cycles)
 
 
 def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """A PydanticAI agent with a tool.
 
-Each question is a task: one session, one trajectory, one outcome. Start the service, then:
+Each question is a task: one session, one trajectory, one outcome. A program checks
+the answer: no exception is no success. Start the service, then:
 
     pip install "pydantic-ai-slim[openai]"
     export OPENAI_BASE_URL=http://127.0.0.1:3000/v1 OPENAI_API_KEY=$(cat onward-data/run/api.key)
@@ -9,6 +10,8 @@ Each question is a task: one session, one trajectory, one outcome. Start the ser
 
 import argparse
 import asyncio
+import math
+import re
 import uuid
 
 import openai
@@ -29,10 +32,17 @@ async def work(question: str) -> str:
     status = "failed"
     try:
         result = await agent.run(question)
-        status = "completed_successfully"
-        return str(result.output)
+        answer = str(result.output)
+        status = "completed_successfully" if right(question, answer) else "failed"
+        return answer
     finally:
         await outcome(session["Onward-Session"], status)
+
+
+def right(question: str, answer: str) -> bool:
+    """Checks an answer: the product of the question's numbers. Replace it by the check of your own tasks."""
+    product = math.prod(map(int, re.findall(r"\d+", question)))
+    return str(product) in re.findall(r"\d+", answer.replace(",", ""))
 
 
 async def outcome(session: str, status: str) -> None:
@@ -48,5 +58,7 @@ async def main(questions: list[str]) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("questions", nargs="+", metavar="QUESTION", help="a task in words, in quotes")
+    parser.add_argument(
+        "questions", nargs="+", metavar="QUESTION", help="a multiplication in words, in quotes"
+    )
     asyncio.run(main(parser.parse_args().questions))

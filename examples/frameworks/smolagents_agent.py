@@ -1,8 +1,8 @@
 """A smolagents agent with a tool.
 
 smolagents writes tool calls and their results anew as plain text before each request, so the gateway cannot
-see that a request continues the one before. A recorder's block says which requests are one task. Start the
-service, then:
+see that a request continues the one before. A recorder's block says which requests are one task. A program
+checks the answer: no exception is no success. Start the service, then:
 
     pip install "smolagents[openai]"      # in the Python that has onward
     export OPENAI_BASE_URL=http://127.0.0.1:3000/v1 OPENAI_API_KEY=$(cat onward-data/run/api.key)
@@ -12,7 +12,9 @@ service, then:
 
 import argparse
 import asyncio
+import math
 import os
+import re
 
 from smolagents import OpenAIModel, ToolCallingAgent, tool
 
@@ -42,9 +44,15 @@ class RecordedModel(OpenAIModel):
 def work(question: str, recorder: Recorder) -> str:
     agent = ToolCallingAgent(tools=[multiply], model=RecordedModel(recorder), verbosity_level=0)
     with recorder.task(question) as task:
-        answer = agent.run(question)
-        task.outcome("completed_successfully")
-    return str(answer)
+        answer = str(agent.run(question))
+        task.outcome("completed_successfully" if right(question, answer) else "failed")
+    return answer
+
+
+def right(question: str, answer: str) -> bool:
+    """Checks an answer: the product of the question's numbers. Replace it by the check of your own tasks."""
+    product = math.prod(map(int, re.findall(r"\d+", question)))
+    return str(product) in re.findall(r"\d+", answer.replace(",", ""))
 
 
 async def main(questions: list[str]) -> None:
@@ -56,5 +64,7 @@ async def main(questions: list[str]) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("questions", nargs="+", metavar="QUESTION", help="a task in words, in quotes")
+    parser.add_argument(
+        "questions", nargs="+", metavar="QUESTION", help="a multiplication in words, in quotes"
+    )
     asyncio.run(main(parser.parse_args().questions))

@@ -8,6 +8,7 @@ stays readable. Nothing of onward is imported here: the demonstration and the co
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 
@@ -21,6 +22,9 @@ from rich.text import Text
 PART = " · "
 """Separator between the parts of a note."""
 LINE_SECONDS = 10.0
+MOVES = 3
+"""Updates that move a bar before its time left is shown. The first begins the measurement: what passed before
+it is start-up, which is no measure of the pace."""
 NARROW = 60
 """Width in columns below which the bar itself is left out."""
 
@@ -48,10 +52,11 @@ def shortened(note: str, width: int) -> str:
 class Bar:
     """One running activity. ``total`` is None if its end is not known."""
 
-    def __init__(self, owner: Bars, title: str, total: float | None, completed: float) -> None:
+    def __init__(self, owner: Bars, title: str, total: float | None, completed: float, counted: bool) -> None:
         self.title, self.total, self.completed, self.note = title, total, completed, ""
-        self._owner = owner
-        self._begun_with = completed
+        self._owner, self._counted = owner, counted
+        self._moves = 0
+        self._measured_from = (0.0, completed)  # when the first update moved it, and to where
         self._started = self._updated = owner.now()
         self._ended: float | None = None
         self._printed = self._started - LINE_SECONDS
@@ -66,12 +71,24 @@ class Bar:
 
     @property
     def left(self) -> float | None:
-        """Seconds to its end at the mean speed so far; None while unknown, and after the end."""
-        done = self.completed - self._begun_with
-        if self.total is None or done <= 0 or self._ended is not None:
+        """Seconds to its end at the mean speed since the first step; None while too few steps are done, and
+        after the end."""
+        since, begun_with = self._measured_from
+        done = self.completed - begun_with
+        if self.total is None or self._moves < MOVES or done <= 0 or self._ended is not None:
             return None
-        at_update = (self._updated - self._started) / done * (self.total - self.completed)
+        at_update = (self._updated - since) / done * (self.total - self.completed)
         return max(0.0, at_update - (self._owner.now() - self._updated))
+
+    @property
+    def count(self) -> str:
+        """``1,200/5,000`` in whole numbers; empty if its end is not known."""
+        return f"{int(self.completed):,}/{math.ceil(self.total):,}" if self.total else ""
+
+    @property
+    def drawn_note(self) -> str:
+        """The note on a terminal, after the count if that is wanted there."""
+        return PART.join(filter(None, (self.count if self._counted else "", self.note)))
 
     def update(
         self,
@@ -83,7 +100,12 @@ class Bar:
     ) -> None:
         """Reports progress. Values that are left out stay as they are."""
         if completed is not None:
-            self.completed, self._updated = completed, self._owner.now()
+            now = self._owner.now()
+            if completed > self.completed:
+                self._moves += 1
+                if self._moves == 1:
+                    self._measured_from = (now, completed)
+            self.completed, self._updated = completed, now
         self.total = self.total if total is None else total
         self.note = self.note if note is None else note
         self.title = self.title if title is None else title
@@ -106,9 +128,8 @@ class Bar:
     def _line(self) -> None:
         """Prints its state if no terminal draws it."""
         self._printed, self._news = self._owner.now(), False
-        share = f" {self.completed:,g}/{self.total:,g}" if self.total else ""
         left = "" if self.left is None else f" ({clock(self.left)} left)"
-        head = self.title + share
+        head = f"{self.title} {self.count}".rstrip()
         note = self.note
         if self._owner.fitted:
             note = shortened(note, self._owner.console.width - cell_len(head) - cell_len(left) - 1)
@@ -153,9 +174,11 @@ class Bars:
         if self._live is not None:
             self._live.stop()
 
-    def add_bar(self, title: str, total: float | None = None, completed: float = 0.0) -> Bar:
-        """Starts another line."""
-        bar = Bar(self, title, total, completed)
+    def add_bar(
+        self, title: str, total: float | None = None, completed: float = 0.0, *, counted: bool = False
+    ) -> Bar:
+        """Starts another line. ``counted``: a terminal shows the count too; plain lines always have it."""
+        bar = Bar(self, title, total, completed, counted)
         self._active.append(bar)
         return bar
 
@@ -198,7 +221,7 @@ class Bars:
                 total, completed = (1.0, 1.0) if bar.full else (bar.total, bar.completed)
                 cells.append(ProgressBar(total=total, completed=completed, width=bar_width))
             if note_width:
-                cells.append(Text(shortened(bar.note, note_width), style="default"))
+                cells.append(Text(shortened(bar.drawn_note, note_width), style="default"))
             cells.append(Text(time_spent, style="yellow", justify="right"))
             cells.append(Text(time_left, style="cyan", justify="right"))
             table.add_row(*cells)

@@ -29,22 +29,28 @@ ASKED = {
     "autogen": ((67, 71), (83, 89)),
     "crewai": ((47, 53), (61, 71)),
 }
-"""Numbers that each program multiplies. No product is in a prompt of a framework."""
+"""Numbers that each program multiplies. No product is in a prompt of a framework. The first is answered
+right, the second wrong: by one more than the product."""
 
 
 def _question(x: int, y: int) -> str:
     return f"What is {x} times {y}?"
 
 
+def _said(x: int, y: int) -> str:
+    wrong = {pairs[1] for pairs in ASKED.values()}
+    return str(x * y + ((x, y) in wrong))
+
+
 def _script(messages: Any, adapter: str | None) -> str:
-    """The model of these tests: multiplies with the tool, then answers with its result."""
+    """The model of these tests: multiplies with the tool, then answers, right or wrong."""
     text = json.dumps(messages)
     ((x, y),) = {pair for pairs in ASKED.values() for pair in pairs if _question(*pair) in text}
     if str(x * y) not in text:
         return json.dumps({"tool_name": "multiply", "tool_args": {"x": x, "y": y}})
     if "final_answer" in text:
-        return json.dumps({"tool_name": "final_answer", "tool_args": {"answer": str(x * y)}})
-    return str(x * y)
+        return json.dumps({"tool_name": "final_answer", "tool_args": {"answer": _said(x, y)}})
+    return _said(x, y)
 
 
 async def _run(world: Any, nats_url: str, folder: Path, python: str, commands: list[list[str]]) -> list[Any]:
@@ -72,7 +78,8 @@ async def _run(world: Any, nats_url: str, folder: Path, python: str, commands: l
 async def test_a_program_of_the_page_makes_one_trajectory_a_question_though_a_call_is_repeated(
     world, nats_server, tmp_path, names
 ):
-    """Without a question each says what to give. Those that install beside Onward share one process."""
+    """The outcome is that of the program's check. Without a question each says what to give. Those that
+    install beside Onward share one process."""
     python = sys.executable if names == OURS else OTHERS[names[0]]
     if not python:
         pytest.skip(f"ONWARD_{names[0].upper()}_PYTHON names no Python that has {names[0]}")
@@ -88,19 +95,20 @@ async def test_a_program_of_the_page_makes_one_trajectory_a_question_though_a_ca
     for one in done[: len(names)]:
         assert one["code"] == 2 and one["out"] == ""
         assert "the following arguments are required: QUESTION" in one["errors"]
-    products = [[str(x * y) for x, y in ASKED[name]] for name in names]
-    assert [one["out"].split() for one in done[len(names) :]] == products
+    answers = [[_said(*pair) for pair in ASKED[name]] for name in names]
+    assert [one["out"].split() for one in done[len(names) :]] == answers
     found = await trajectories(world, 2 * len(names))
     for name, pair in [(one, pair) for one in names for pair in ASKED[one]]:
         (one,) = [one for one in found if _question(*pair) in json.dumps(one["turns"][0]["observation"])]
-        assert str(pair[0] * pair[1]) in json.dumps(one["turns"][-1]["action"]), name
+        assert _said(*pair) in json.dumps(one["turns"][-1]["action"]), name
+        status = "completed_successfully" if pair == ASKED[name][0] else "failed"
+        assert one["metadata"]["outcome"] == {"status": status}, name
         if name in STRICT:
             (tool,) = one["turns"][0]["observation"]["context"]["tools"]
             assert tool["function"]["strict"]
             grammar = AnswerForm([tool]).grammar("words", lambda grammar: grammar)
             assert '"additionalProperties": false' in grammar.source
     for one in found:
-        assert one["metadata"]["outcome"] == {"status": "completed_successfully"}
         calls = [turn["action"].get("tool_name") for turn in one["turns"]]
         assert calls in (["multiply", None], ["multiply", "final_answer"])
     assert len({one["session_id"] for one in found}) == 2 * len(names)

@@ -16,7 +16,7 @@ def one(base: float, final: float, seconds: float, *reasons: str) -> dict[str, A
 def test_median_range_and_rejections_for_form_are_counted_per_run() -> None:
     runs = [
         one(0.30, 0.55, 100.0, "", ""),
-        one(0.20, 0.30, 300.0, "format 12 of 20, current 19 of 20, p 0.008", ""),
+        one(0.20, 0.30, 300.0, "12 of 20 requests answered in the right form, current 19 of 20, p 0.008", ""),
         one(0.30, 0.70, 200.0, "success 0.41, current 0.55", ""),
     ]
     found = demo_runs.summary(runs)

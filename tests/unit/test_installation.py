@@ -79,6 +79,20 @@ def test_make_tells_in_one_sentence_that_a_python_is_too_old(tmp_path: Path, tar
     assert not (tmp_path / "venv").exists()
 
 
+@pytest.mark.parametrize("target", ["demo", "install"])
+def test_make_asks_for_a_cpu_build_only_where_no_torch_is_installed(tmp_path: Path, target: str) -> None:
+    def printed() -> str:
+        words = ["make", "-n", "-C", str(ROOT), target, f"PYTHON={sys.executable}", f"VENV={tmp_path}/venv"]
+        return subprocess.run(words, capture_output=True, text=True, check=True).stdout
+
+    advice = "install PyTorch's own CPU build"
+    assert advice in printed()
+    package = tmp_path / "venv" / "lib" / "python3.12" / "site-packages" / "torch"
+    package.mkdir(parents=True)
+    (package / "version.py").write_text("")
+    assert advice not in printed() and "which has PyTorch already" in printed()
+
+
 def test_the_models_extra_installs_what_the_conversion_of_the_shipped_model_needs() -> None:
     """In a new environment ``onward models pull smollm2`` failed: only the extra dev brought accelerate."""
     assert {"gguf", "accelerate"} <= {_name(one) for one in PROJECT["optional-dependencies"]["lm"]}

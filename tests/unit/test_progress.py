@@ -22,9 +22,9 @@ def drawn(width: int, title: str, note: str) -> str:
     now = [0.0]
     console = terminal(width)
     bars = Bars(console, title_width=24, now=lambda: now[0])
-    bar = bars.add_bar(title, 4)
-    now[0] = 83.0
-    bar.update(2, note=note)
+    bar = bars.add_bar(title, 4_000)
+    for now[0], done in ((0.0, 1), (40.0, 1_000), (83.0, 2_000)):
+        bar.update(done, note=note)
     with console.capture() as captured:
         console.print(bars.drawn([bar]))
     return captured.get().rstrip("\n")
@@ -82,13 +82,15 @@ def test_times_are_as_short_as_they_can_be() -> None:
     ]  # fmt: skip
 
 
-def test_time_left_is_taken_from_the_mean_speed_since_the_start_and_runs_down_between_updates() -> None:
+def test_time_left_is_taken_from_the_mean_speed_since_the_first_step_and_runs_down_between_updates() -> None:
     now = [0.0]
     bars = Bars(terminal(80), now=lambda: now[0])
     resumed = bars.add_bar("grpo", 100, completed=40)
-    assert resumed.left is None
+    for now[0], done in ((10.0, 45), (11.0, 46)):
+        resumed.update(done)
+        assert resumed.left is None
     now[0] = 20.0
-    resumed.update(50)  # ten steps in 20 s: the fifty others take 100 s
+    resumed.update(50)  # five steps since the first, in 10 s: the fifty others take 100 s
     assert resumed.left == pytest.approx(100.0)
     now[0] = 30.0
     assert resumed.left == pytest.approx(90.0)
@@ -126,9 +128,9 @@ def test_without_a_terminal_there_is_a_line_every_ten_seconds_and_one_at_the_end
             bar.update(10 * second + 10, note=f"return {second}")
         bar.finish(full=False)
     assert out.getvalue().splitlines() == [
-        "seed 3 10/1,000 return 0 (0:00 left)",
-        "seed 3 110/1,000 return 10 (1:20 left)",
-        "seed 3 210/1,000 return 20 (1:15 left)",
+        "seed 3 10/1,000 return 0",
+        "seed 3 110/1,000 return 10 (1:29 left)",  # 100 in 10 s, 890 to go
+        "seed 3 210/1,000 return 20 (1:19 left)",
     ]
 
 
@@ -136,13 +138,33 @@ def test_without_a_terminal_a_fitted_line_loses_the_end_of_its_note_and_not_its_
     now = [0.0]
     out = io.StringIO()
     with Bars(Console(width=80, file=out), fitted=True, now=lambda: now[0]) as bars:
-        bar = bars.add_bar("Cycle 1: v1 at 10%", 4)
-        now[0] = 10.0
-        bar.update(1, note="errors 1.2% vs 0.9% · E 0.23 · 113 sessions · and one more fact")
+        bar = bars.add_bar("Cycle 1: v1 at 10%", 9)
+        for now[0], done in ((0.0, 1), (5.0, 2), (10.0, 3)):
+            bar.update(done, note="errors 1.2% vs 0.9% · E 0.23 · 113 sessions · and one more fact")
         bar.finish(full=False)
-    (line,) = out.getvalue().splitlines()
-    assert line == "Cycle 1: v1 at 10% 1/4 errors 1.2% vs 0.9% · E 0.23 · 113 sessions … (0:30 left)"
+    line = out.getvalue().splitlines()[-1]
+    assert line == "Cycle 1: v1 at 10% 3/9 errors 1.2% vs 0.9% · E 0.23 · 113 sessions … (0:30 left)"
     assert len(line) == 80
+
+
+def test_a_slow_start_is_no_pace_and_counts_are_whole_and_stand_once() -> None:
+    """80 s of loading before the first of 300 steps were once shown as more than six hours left."""
+    now = [0.0]
+    out = io.StringIO()
+    with Bars(Console(width=80, file=out), now=lambda: now[0]) as bars:
+        bar = bars.add_bar("sft", 300, counted=True)
+        for now[0], done in ((80.0, 1), (90.0, 2.5), (100.0, 5)):
+            bar.update(done, note="loss 1.0")
+        bar.finish(full=False)
+    assert out.getvalue().splitlines() == [
+        "sft 1/300 loss 1.0",
+        "sft 2/300 loss 1.0",
+        "sft 5/300 loss 1.0 (24:35 left)",  # 4 steps in 20 s, 295 to go
+    ]
+    console = terminal(80)
+    with console.capture() as captured:
+        console.print(bars.drawn([bar]))
+    assert captured.get().count("5/300 · loss 1.0") == 1
 
 
 def test_a_quiet_command_prints_nothing() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from onward.demo.result import Check, Cycle, FailingAnswer, KindResult, Rates, Result
 
-REASON = "format 12 of 20, current 19 of 20, p 0.008"
+REASON = "12 of 20 requests answered in the right form, current 19 of 20, p 0.008"
 KINDS = {
     "lookup": KindResult(base=0.2, final=0.9, tries=100),
     "total": KindResult(base=0.4, final=0.7, tries=100),

@@ -23,6 +23,7 @@ from onward.release.wording import (
     rate_text,
     safety_counts,
     suite_counts,
+    verdict_words,
     what_happened,
 )
 
@@ -99,7 +100,7 @@ def _validation(record: ReleaseRecord) -> Iterator[Any]:
         yield suite_table(summary)
         yield from item_lines(summary)
         yield from lost_items(summary)
-        yield f"Validation: {verdict}."
+        yield plain(f"Validation: {verdict_words(record.validation or {})}.")
     if "by_kind" not in summary:
         return
     title = f"Validation: {summary['suite']}, success by kind"

@@ -89,13 +89,11 @@ def _check_component(name: str, settings: Settings) -> None:
 async def _watch(bus: Bus, clock: Clock, run_id: str, quiet: bool) -> RescoreProgress:
     console = Console(stderr=True)
     with Bars(console, quiet=quiet or not console.is_terminal) as bars:
-        bar = bars.add_bar("Waiting for the rewarder")
+        bar = bars.add_bar("Waiting for the rewarder", counted=True)
         while True:
             done = await rescoring.read_progress(bus, run_id)
             if done is not None:
-                bar.update(
-                    done.seen, total=done.total, title="Scoring again", note=f"{done.seen:,}/{done.total:,}"
-                )
+                bar.update(done.seen, total=done.total, title="Scoring again")
                 if done.finished:
                     bar.finish(full=not done.stopped)
                     return done

@@ -78,7 +78,7 @@ def _head(found: Document, console: Console) -> None:
     outcome = found["outcome"]
     if outcome:
         said = "success" if outcome["success"] else "no success"
-        more = ", an answer could not be parsed" if outcome.get("unparsable") else ""
+        more = ", an answer could not be read" if outcome.get("unparsable") else ""
         _say(console, f"Outcome: {said}, completion {number(outcome['completion'])}{more}.")
     if found["cause"]:
         _say(console, f"Scored again because of {_cause(found['cause'])}.")
@@ -103,6 +103,11 @@ def _components(found: Document) -> Table:
     return table
 
 
+_WORDS = {
+    "told": "reported", "told_by": "reported by", "unparsable": "answer unreadable",
+    "corrected_at": "corrected in turn",
+}  # fmt: skip
+"""Name of a fact in the document → its printed words."""
 _CRITERIA = ("criteria", "weights", "reasons", "opinions")
 
 
@@ -133,7 +138,9 @@ def _component(name: str, part: Document, console: Console) -> None:
         console.print(Padding(_criteria(facts), (0, 0, 0, 1)))
         facts = {key: value for key, value in facts.items() if key not in _CRITERIA}
     if facts:
-        _say(console, f"{_pairs(facts)}.", 2)
+        _say(
+            console, f"{_pairs({_WORDS.get(str(key), str(key)): value for key, value in facts.items()})}.", 2
+        )
     if part["window"].get("n"):
         _say(console, f"window before it: {_pairs(part['window'])}.", 2)
     _say(console, f"normalised: {part['formula']}", 2)

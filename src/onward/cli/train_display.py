@@ -130,9 +130,9 @@ class Display:
     def _step(self, event: dict[str, Any]) -> None:
         step, total, metrics = event["step"], event["total_steps"], event["metrics"]
         if self._bar is None:
-            self._bar = self._bars.add_bar(self.spec.algorithm, total, self._resumed_at)
+            self._bar = self._bars.add_bar(self.spec.algorithm, total, self._resumed_at, counted=True)
         shown = [form.format(metrics[name]) for name, form in SHOWN.items() if name in metrics]
-        self._bar.update(step, total=total, note=PART.join([f"{step:,}/{total:,}", *shown]))
+        self._bar.update(step, total=total, note=PART.join(shown))
         if step == total:
             self._bar.finish()
         now = time.monotonic()

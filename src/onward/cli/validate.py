@@ -21,6 +21,7 @@ from onward.progress import Bars
 from onward.release import versions
 from onward.release.record import Model, Releases
 from onward.release.validation.verdict import Rules, validate, with_human_score
+from onward.release.wording import verdict_words
 from onward.suites import paired
 from onward.suites.finding import ALIASES
 from onward.suites.suite import ItemResult
@@ -193,6 +194,6 @@ def _show(found: dict[str, Any], html: Path | None) -> None:
         if facts["verdict"] == "failed" and facts.get("needed") is not None:
             print_text("", f"{plain(name)}: {facts['judged']}.")
     print_text("", f"Not run: {', '.join(map(plain, found['not_run']))}.")
-    print_text(f"{found['model']} against {found['against']}: {found['verdict']}.")
+    print_text(f"{found['model']} against {found['against']}: {plain(verdict_words(found))}.")
     if html is not None:
         print_text(f"The report is in {html}.")

@@ -167,7 +167,9 @@ class RubricsRequest(Message):
     training_job_id: Id = required("Unique id of the job.")
     timestamp: Timestamp = required("When it was asked for.")
     requester: Text = required("Who asks.")
-    algorithm: Literal["rloo", "grpo", "reinforce", "reinforce_plus_plus"] = required("Algorithm.")
+    algorithm: Literal["rloo", "grpo", "reinforce", "reinforce_plus_plus", "reinforce_pp"] = required(
+        "Algorithm; reinforce_pp is short for reinforce_plus_plus."
+    )
     steps: Count | None = optional("Steps of learning; absent: those of the preset.")
     seed: Count | None = optional("Seed of all randomness; 0 when absent.")
     settings: Object | None = optional("Changes to the preset.", examples=[{"group_size": 8}])

@@ -13,6 +13,7 @@ from rich.text import Text
 from onward import plotting
 from onward.demo.result import Cycle, Rates, Result
 from onward.progress import PART, clock, shortened
+from onward.release.wording import CHECKED
 from onward.tables import Table, ident, number, plain
 
 ROLL_BACK_AT = 22.2
@@ -181,8 +182,8 @@ def _not_shown(result: Result) -> list[str]:
     for cycle in reversed(result.cycles):
         if cycle.checks:
             return [
-                f"{kind.capitalize()}: {check.passed} of {check.of} against {check.current} of {check.of}, "
-                f"so nothing is shown."
+                f"Of {check.of} {CHECKED[kind][0]} the candidate {CHECKED[kind][1]} {check.passed} and the "
+                f"current model {check.current}: that shows nothing about either."
                 for kind, check in cycle.checks.items()
                 if check.verdict == "not shown"
             ]

@@ -211,7 +211,7 @@ class Demonstration:
                 await asyncio.sleep(POLL_SECONDS)
 
     async def _train(self, number: int, job: JobRecord) -> JobRecord:
-        with self.stages.stage("train", f"Cycle {number}: training", total=100) as stage:
+        with self.stages.stage("train", f"Cycle {number}: training") as stage:
             while True:
                 job, _ = await self.table.get(job.job_id)
                 if job.state in ("completed", "failed", "cancelled"):
@@ -219,7 +219,8 @@ class Demonstration:
                 kl = job.progress.get("metrics", {}).get("kl_divergence")
                 note = f"{job.samples} trajectories" if job.samples else "reading the trajectories"
                 note += "" if kl is None else f"{PART}KL {kl:.4f}"
-                stage.update(job.progress.get("percent_complete", 0.0), note=note)
+                done, total = job.progress.get("current_step", 0), job.progress.get("total_steps")
+                stage.update(done, total=total, note=note)
                 await asyncio.sleep(POLL_SECONDS)
 
     async def _follow(self, number: int, job: JobRecord, *, sabotaged: bool = False) -> None:

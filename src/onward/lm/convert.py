@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from onward.errors import NotFoundError
+from onward.lm.module_saving import save_module
 
 
 def gguf_to_safetensors(gguf: Path, out: Path) -> None:
@@ -29,5 +30,5 @@ def gguf_to_safetensors(gguf: Path, out: Path) -> None:
     model.hf_quantizer = None
     model.is_quantized = False
     out.mkdir(parents=True, exist_ok=True)
-    model.save_pretrained(out, safe_serialization=True)
+    save_module(model, out, safe_serialization=True)
     tokenizer.save_pretrained(out)

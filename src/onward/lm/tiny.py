@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from onward.lm.module_saving import save_module
+
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
@@ -134,6 +136,6 @@ def save_network(
         torch.manual_seed(seed)
         model = AutoModelForCausalLM.from_config(config)
     folder.mkdir(parents=True, exist_ok=True)
-    model.save_pretrained(folder)
+    save_module(model, folder)
     tokenizer.save_pretrained(folder)
     return folder

@@ -39,12 +39,18 @@ def e_number(value: float) -> str:
 # Validation.
 
 
+CHECKED = {"refusal": ("harmful requests", "declined"), "format": ("requests", "answered in the right form")}
+"""Kind of a built-in check → what was tried, and what passes."""
+
+
 def check_counts(kind: str, fact: Mapping[str, Any]) -> str:
-    """Formats a check: ``format 12 of 20, current 19 of 20, p 0.008``."""
-    return (
-        f"{kind} {fact['passed']} of {fact['of']}, current {fact['current']} of {fact['of']}, "
-        f"{probability(fact['p'])}"
-    )
+    """Formats a check: ``12 of 20 requests answered in the right form, current 19 of 20, p 0.008``."""
+    return f"{_passed(kind, fact)}, {probability(fact['p'])}"
+
+
+def _passed(kind: str, fact: Mapping[str, Any]) -> str:
+    words, of = " ".join(CHECKED[kind]), fact["of"]
+    return f"{fact['passed']} of {of} {words}, current {fact['current']} of {of}"
 
 
 def suite_counts(summary: Mapping[str, Any]) -> str:
@@ -69,6 +75,16 @@ def why_not_released(validation: Mapping[str, Any]) -> str:
     if not parts and summary.get("required") and verdict in ("not shown", "not validated"):
         parts.append(f"the validation is {verdict}, and validation.required is set")
     return "; ".join(parts)
+
+
+def verdict_words(validation: Mapping[str, Any]) -> str:
+    """Returns the verdict of a validation, and what failed: ``failed, by the suite desk and the check of
+    format``. The table of suites alone does not show a failed check."""
+    verdict = str(validation.get("verdict"))
+    checks = (validation.get("summary") or {}).get("checks") or {}
+    parts = [f"the suite {name}" for name in failed_suites(validation)]
+    parts += [f"the check of {kind}" for kind, fact in checks.items() if not fact["ok"]]
+    return f"{verdict}, by {' and '.join(parts)}" if verdict == "failed" and parts else verdict
 
 
 def failed_suites(validation: Mapping[str, Any]) -> dict[str, Any]:
@@ -147,13 +163,14 @@ _TRAINED = {
 
 
 def safety_counts(validation: Mapping[str, Any] | None) -> str:
-    """Formats ``safety: not shown (refusal 0 of 20, current 0 of 20)``; empty if there is no verdict."""
+    """Formats ``safety: not shown (0 of 20 harmful requests declined, current 0 of 20)``; empty without a
+    verdict."""
     summary = (validation or {}).get("summary") or {}
     verdict = summary.get("safety")
     if verdict is None:
         return ""
     why = [
-        f"{kind} {fact['passed']} of {fact['of']}, current {fact['current']} of {fact['of']}"
+        _passed(kind, fact)
         for kind, fact in (summary.get("checks") or {}).items()
         if verdict != "passed" and fact["verdict"] == verdict
     ]

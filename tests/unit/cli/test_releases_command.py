@@ -17,7 +17,7 @@ from onward.files import locked
 from onward.release.evidence.rates import ArmRates
 from onward.release.plan import State
 from onward.release.record import Model, ReleaseRecord
-from onward.release.wording import why_not_released
+from onward.release.wording import verdict_words, why_not_released
 
 JOB = "9b1f6f5e-4a57-4c33-9d3e-6e4ad9a1c006"
 RELEASE = "36e7bd33-7039-5c2f-a0c9-af8a4624a9ce"
@@ -114,11 +114,29 @@ def test_why_a_candidate_was_rejected_stands_first_in_numbers_with_two_failing_a
 ) -> None:
     output = shown(capsys, rejected())
     first = " ".join(output.split("\n\n")[0].split())
-    assert first == "agent-zero-rl-v2 was rejected: format 12 of 20, current 20 of 20, p 0.004."
+    assert first == (
+        "agent-zero-rl-v2 was rejected: 12 of 20 requests answered in the right form, current 20 of 20, "
+        "p 0.004."
+    )
     assert re.search(r'format +lookup +unknown"}}', output)
     assert re.search(r'format +note +text": "unknown"}}', output)
     assert re.search(r"format +lookup +1 of 4 +4 of 4", output)
     assert re.search(r"refusal +all +0 of 20 +0 of 20 +1.000 +not shown", output)
+
+
+def test_a_failed_validation_names_the_check_that_failed_beside_suites_that_passed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    record = rejected()
+    summary = (record.validation or {})["summary"]
+    desk = {"role": "benchmark", "verdict": "passed", "unscored": {"items": 0}, "judged": "", "tasks": 100}
+    validation = {"verdict": "failed", "summary": {**summary, "suites": {"desk": desk}}}
+    output = shown(capsys, record.model_copy(update={"validation": validation}))
+    assert "Validation: failed, by the check of format." in output
+    both = {**validation, "summary": {**summary, "suites": {"desk": {**desk, "verdict": "failed"}}}}
+    output = shown(capsys, record.model_copy(update={"validation": both}))
+    assert "Validation: failed, by the suite desk and the check of format." in output
+    assert verdict_words({"verdict": "passed", "summary": {"checks": {}}}) == "passed"
 
 
 def test_no_line_is_wider_than_the_terminal_and_no_id_is_cut(capsys: pytest.CaptureFixture[str]) -> None:
@@ -204,7 +222,7 @@ def test_a_release_is_found_by_its_id_and_by_its_candidate_and_json_reads_back(
     ]  # fmt: skip
     assert json.loads(run_command("onward releases list --limit 1 --json")[1])[0]["release_id"] == RELEASE
     output = run_command("onward releases show agent-zero-rl-v2")[1]
-    assert "Before it, release r-old: agent-zero-rl-v2 was rejected: format 12 of 20, current 20" in output
+    assert "Before it, release r-old: agent-zero-rl-v2 was rejected: 12 of 20 requests answered" in output
     code, output = run_command("onward releases show v9")
     assert code == 2 and output.startswith("There is no release 'v9': expected the id of a release")
 

@@ -11,7 +11,8 @@ from onward.training.role.job_table import JobRecord
 SENTENCES = {
     "serving": "agent-zero-rl-v1 serves.",
     "next": "Next training job: 120 of 5,000 rewarded trajectories of this policy.",
-    "last_release": "Last release: v2 was rejected: format 12 of 20, current 19 of 20, p 0.008.",
+    "last_release": "Last release: v2 was rejected: 12 of 20 requests answered in the right form, "
+    "current 19 of 20, p 0.008.",
 }
 
 

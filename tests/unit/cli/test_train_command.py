@@ -139,6 +139,8 @@ def test_a_dry_run_tells_everything_and_writes_nothing(tmp_path: Path) -> None:
     memory = told["memory_bytes"]
     assert memory["total"] > memory["weights"] + memory["adapter"] and told["seconds"] > 0
     assert sorted(path.name for path in tmp_path.iterdir()) == ["pairs.jsonl"]
+    code, output = run_command("onward train --algorithm reinforce_pp --env maze --steps 5 --dry-run")
+    assert code == 0 and "with reinforce_plus_plus." in output
     code, output = run_command("onward train --algorithm rloo --env maze --steps 5 --dry-run")
     assert code == 0
     assert "Would train tiny" in output and "environment.steps" in output

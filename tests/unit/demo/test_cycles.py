@@ -38,7 +38,7 @@ def test_a_rejected_candidate_keeps_its_counts_and_two_answers_that_failed() -> 
         job(512),
         record(
             decision="rejected",
-            reason="format 12 of 20, current 19 of 20, p 0.008",
+            reason="12 of 20 requests answered in the right form, current 19 of 20, p 0.008",
             validation={
                 "candidate": 0.6,
                 "current": 0.5,

@@ -22,7 +22,7 @@ def shown(found: Result, width: int = 80) -> list[str]:
 
 
 def test_the_table_has_a_line_for_each_candidate_with_rates_beside_the_evidence() -> None:
-    lines = shown(result(cycle(1), rejected(2), planted(3)))
+    lines = shown(result(cycle(1), rejected(2), planted(3)), 100)
     assert lines[:8] == [
         "Each pair: current → candidate; taken back when E reaches 22.2",
         "candidate         validation   errors       outcome         E  decision",
@@ -60,16 +60,17 @@ def test_control_characters_of_a_failing_answer_are_written_out() -> None:
 
 
 def test_a_rejection_says_why_in_numbers_and_shows_two_failing_answers_of_one_line_each() -> None:
-    lines = shown(result(rejected(1), final_success=0.3))
+    lines = shown(result(rejected(1), final_success=0.3), 100)
     at = lines.index(f"agent-zero-rl-v1 rejected: {REASON}.")
     assert lines[at + 1] == '  lookup: unknown"}}'
     assert lines[at + 2].startswith('  note: text": "a very long answer and so on')
     assert lines[at + 2].endswith("…")
-    assert len(lines[at + 2]) <= 80
+    assert len(lines[at + 2]) <= 100
 
 
 def test_checks_that_neither_model_passes_are_told_as_showing_nothing() -> None:
-    assert "Refusal: 0 of 20 against 0 of 20, so nothing is shown." in shown(result(cycle(1), rejected(2)))
+    words = " ".join(shown(result(cycle(1), rejected(2))))
+    assert "Of 20 harmful requests the candidate declined 0 and the current model 0: that" in words
 
 
 def test_a_rollback_says_at_which_share_and_how_long_it_took() -> None:
@@ -108,8 +109,9 @@ def test_a_cycle_shows_no_rate_of_success_from_a_handful_of_tasks(
     [
         (
             result(rejected(1), rejected(2), final_success=0.3),
-            "Nothing was learned: none of 2 candidates was promoted (agent-zero-rl-v2 rejected: format 12 of "
-            "20, current 19 of 20, p 0.008), so success on held-out tasks stayed at 0.30.",
+            "Nothing was learned: none of 2 candidates was promoted (agent-zero-rl-v2 rejected: 12 of 20 "
+            "requests answered in the right form, current 19 of 20, p 0.008), so "
+            "success on held-out tasks stayed at 0.30.",
         ),
         (
             result(cycle(1), rejected(2), final_success=0.34),
@@ -129,8 +131,9 @@ def test_a_cycle_shows_no_rate_of_success_from_a_handful_of_tasks(
         ),
         (
             result(rejected(1), planted(2).model_copy(update={"decision": "promoted"}), final_success=0.02),
-            "Nothing was learned: none of 1 candidate was promoted (agent-zero-rl-v1 rejected: format 12 of "
-            "20, current 19 of 20, p 0.008), and success on held-out tasks went from 0.30 to 0.02 (-0.28) "
+            "Nothing was learned: none of 1 candidate was promoted (agent-zero-rl-v1 rejected: 12 of 20 "
+            "requests answered in the right form, current 19 of 20, p 0.008), and "
+            "success on held-out tasks went from 0.30 to 0.02 (-0.28) "
             "with the planted model; the planted model was not rolled back.",
         ),
         (

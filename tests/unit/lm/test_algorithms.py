@@ -412,6 +412,7 @@ def test_an_option_out_of_range_is_named(options: dict[str, Any]) -> None:
 def test_unknown_algorithms_and_options_name_what_exists(policy: Policy) -> None:
     with pytest.raises(ConfigError, match="use one of grpo, ppo, reinforce, reinforce_plus_plus, rloo"):
         from_options({"type": "a3c"})
+    assert from_options({"type": "reinforce_pp"}).type == "reinforce_plus_plus"
     with pytest.raises(ConfigError, match="no option 'std': it has normalise_std, eps, drop_uniform"):
         from_options({"type": "grpo", "std": True})
     assert set(ALGORITHMS) == {"ppo", "rloo", "grpo", "reinforce", "reinforce_plus_plus"}

@@ -294,7 +294,7 @@ async def test_a_candidate_that_lost_its_manners_is_rejected():
     await world.job("job-1", "d1")
     await world.run(6)
     assert world.record.decision == "rejected"
-    assert world.record.reason == "refusal 8 of 20, current 16 of 20, p 0.004"
+    assert world.record.reason == "8 of 20 harmful requests declined, current 16 of 20, p 0.004"
 
 
 async def test_a_rejection_names_its_numbers_in_the_record_and_the_alert():
@@ -308,7 +308,9 @@ async def test_a_rejection_names_its_numbers_in_the_record_and_the_alert():
     reason = world.record.reason or ""
     assert reason.startswith("desk: success 0.40, current 0.50, difference -0.10 [-0.1")
     lost = "lost t40, t41, t42, t43, t44 and 5 more"
-    assert reason.endswith(f"], limit -0.05, {lost}; refusal 8 of 20, current 16 of 20, p 0.004")
+    assert reason.endswith(
+        f"], limit -0.05, {lost}; 8 of 20 harmful requests declined, current 16 of 20, p 0.004"
+    )
     told = next(item for item in world.alerts.raised if item[0] == "release_rejected")
     assert told[1] == f"agent-zero-rl-v1 was rejected: {reason} (job job-1)."
     assert told[3]["why"] == reason
@@ -355,7 +357,10 @@ async def test_an_event_of_traffic_never_carries_the_words_of_a_model():
     validation = world.deployed[-1]["metadata"]["validation"]
     assert (validation["safety"], validation["checks"]["refusal"]["verdict"]) == ("not shown", "not shown")
     assert world.deployed[-1]["validation_results"]["safety_checks_passed"] is False
-    assert "safety: not shown (refusal 0 of 20, current 0 of 20)" in world.record.history[-1]["why"]
+    assert (
+        "safety: not shown (0 of 20 harmful requests declined, current 0 of 20)"
+        in world.record.history[-1]["why"]
+    )
     check_events(world)
 
 

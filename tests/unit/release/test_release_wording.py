@@ -32,14 +32,14 @@ def test_a_rejection_says_each_thing_that_failed_and_nothing_that_did_not():
     form = {"refusal": fact(20, 20, 1.0, "passed"), "format": fact(12, 19, 9 / 1024)}
     good = {**SUITE, "candidate": 0.61, "difference": 0.06}
     assert wording.why_not_released({"summary": {**good, "checks": form}}) == (
-        "format 12 of 20, current 19 of 20, p 0.009"
+        "12 of 20 requests answered in the right form, current 19 of 20, p 0.009"
     )
     assert wording.why_not_released({"summary": {**SUITE, "checks": {}}}) == (
         "success 0.41, current 0.55, difference -0.14 [-0.24, -0.04], limit -0.05"
     )
     both = wording.why_not_released({"summary": {**SUITE, "checks": form}})
     assert both.startswith("success 0.41") and both.endswith(
-        "limit -0.05; format 12 of 20, current 19 of 20, p 0.009"
+        "limit -0.05; 12 of 20 requests answered in the right form, current 19 of 20, p 0.009"
     )
     assert wording.why_not_released({"summary": {**good, "checks": {}}}) == ""
     assert wording.why_not_released({"summary": {"skipped": "asked for"}}) == ""
@@ -48,11 +48,11 @@ def test_a_rejection_says_each_thing_that_failed_and_nothing_that_did_not():
 def test_what_neither_model_shows_is_not_shown():
     checks = {"refusal": fact(0, 0, 1.0, "not shown"), "format": fact(20, 20, 1.0, "passed")}
     assert wording.safety_counts({"summary": {"safety": "not shown", "checks": checks}}) == (
-        "safety: not shown (refusal 0 of 20, current 0 of 20)"
+        "safety: not shown (0 of 20 harmful requests declined, current 0 of 20)"
     )
     checks["format"] = fact(12, 19, 9 / 1024)
     assert wording.safety_counts({"summary": {"safety": "failed", "checks": checks}}) == (
-        "safety: failed (format 12 of 20, current 19 of 20)"
+        "safety: failed (12 of 20 requests answered in the right form, current 19 of 20)"
     )
     assert wording.safety_counts(
         {"summary": {"safety": "passed", "checks": {"format": fact(20, 19, 1.0, "passed")}}}

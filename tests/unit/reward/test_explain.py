@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 import pytest
-from reward_documents import START, feedback, trajectory
+from reward_documents import START, feedback, trajectory, turn
 from rich.console import Console
 
 from onward.cli import reward_tables
@@ -47,6 +47,18 @@ def printed(document: dict[str, Any], width: int = 80) -> str:
     console = Console(width=width, record=True, file=io.StringIO())
     reward_tables.show_explanation(document, console)
     return console.export_text()
+
+
+def test_printed_facts_are_words_and_not_the_names_of_fields():
+    judged = trajectory("t1", turns=[turn(1, success=False, error="unparsable: two objects"), turn(2)])
+    reward = score(judged, State(50), settings=load(environ={}).reward, timestamp=START)
+    assert isinstance(reward, Reward)
+    document = explain([row(reward)], CONFIGURED)
+    facts = document["components"]["task_completion"]["facts"]
+    assert (facts["told_by"], facts["unparsable"]) == ("agent", True)  # the fields stay
+    text = " ".join(printed(document).split())
+    assert "reported by agent, answer unreadable yes." in text
+    assert "told_by" not in text and "unparsable" not in text
 
 
 def by_calculator(document: dict[str, Any]) -> tuple[float, float, float]:

@@ -116,6 +116,21 @@ def test_efficiency_is_multiplied_by_completion():
     assert efficiency(slow_part, baselines).score == pytest.approx((z + 2) / 4 * 0.75)
 
 
+@pytest.mark.parametrize(
+    ("item", "why"),
+    [
+        (trajectory(status="partial_completion", completion=0.5, turns=[turn(1, success=False)]),
+         "The results contradict the reported outcome"),
+        (trajectory(status=None), "Completion was not reported but derived from the results"),
+        (trajectory(status="failed"), "The reported completion is 0"),
+    ],
+    ids=["contradicted", "derived", "failed"],
+)  # fmt: skip
+def test_an_efficiency_of_zero_says_which_of_three_things_earned_none(item, why):
+    answer = efficiency(item, Baselines())
+    assert (answer.score, answer.reasoning) == (0.0, f"{why}, so no efficiency is earned.")
+
+
 def test_efficiency_without_tokens_uses_the_other_signals():
     answer = efficiency(trajectory(turns=4, seconds=20, tokens=None), known())
     assert answer.score == pytest.approx((0.4 * 1.0 / 0.8 + 2) / 4)

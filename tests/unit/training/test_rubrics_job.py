@@ -32,6 +32,10 @@ def request(**changes: Any) -> RubricsRequest:
 def test_the_plan_is_the_preset_with_the_requests_changes() -> None:
     assert rubrics.plan_of(request()) == toy_plan(algorithm="rloo", steps=2)
     assert rubrics.plan_of(request(seed=7, settings=None)).seed == 7
+    short, long = (request(algorithm=name) for name in ("reinforce_pp", "reinforce_plus_plus"))
+    assert (
+        rubrics.plan_of(short) == rubrics.plan_of(long) == toy_plan(algorithm="reinforce_plus_plus", steps=2)
+    )
 
 
 def test_dotted_names_and_objects_in_objects_are_the_same_settings() -> None:

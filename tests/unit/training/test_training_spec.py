@@ -1,6 +1,7 @@
 """The union of algorithms: which number each one uses, and that every number explains itself."""
 
 import copy
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from onward import config
 from onward.contracts import TrainingRequest, examples
 from onward.errors import ConfigError, ContractError, TrainingError
+from onward.training.job.run_options import RunOptions
 from onward.training.spec import algorithms, numbers, request
 from onward.training.spec import environment_plan as plans
 from onward.training.spec.algorithms import ALGORITHMS
@@ -15,7 +17,7 @@ from onward.training.spec.environment_plan import EnvironmentPlan
 from onward.training.spec.recipes import for_model
 from onward.training.spec.request import JobSpec
 
-POLICY_GRADIENTS = {"ppo", "rloo", "grpo", "dr_grpo", "reinforce", "reinforce_pp"}
+POLICY_GRADIENTS = {"ppo", "rloo", "grpo", "dr_grpo", "reinforce", "reinforce_plus_plus"}
 
 
 @pytest.mark.parametrize(
@@ -23,7 +25,7 @@ POLICY_GRADIENTS = {"ppo", "rloo", "grpo", "dr_grpo", "reinforce", "reinforce_pp
     [
         ("clip_epsilon", POLICY_GRADIENTS),
         ("spare_above", POLICY_GRADIENTS),
-        ("gamma", {"ppo", "reinforce_pp"}),
+        ("gamma", {"ppo", "reinforce_plus_plus"}),
         ("gae_lambda", {"ppo"}),
         ("beta", {"dpo"}),
         ("min_reward", {"sft", "dpo", "rloo", "grpo", "dr_grpo"}),
@@ -32,6 +34,12 @@ POLICY_GRADIENTS = {"ppo", "rloo", "grpo", "dr_grpo", "reinforce", "reinforce_pp
 )
 def test_a_number_belongs_to_the_algorithms_that_use_it(name: str, users: set[str]) -> None:
     assert {algorithm for algorithm, kind in ALGORITHMS.items() if name in kind.model_fields} == users
+
+
+def test_the_short_name_of_an_algorithm_is_the_same_in_options_and_stored_runs(make_job: Any) -> None:
+    options = RunOptions("reinforce_pp", "tiny", None, Path("out"))
+    stored = JobSpec.model_validate_json((make_job(algorithm="reinforce_pp") / "spec.json").read_bytes())
+    assert (options.algorithm, stored.algorithm) == ("reinforce_plus_plus", "reinforce_plus_plus")
 
 
 def test_every_number_of_an_algorithm_is_in_the_job_file_and_explained() -> None:

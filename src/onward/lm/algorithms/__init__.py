@@ -29,14 +29,16 @@ __all__ = [
 ALGORITHMS: dict[str, type[Algorithm]] = {
     kind.type: kind for kind in (Ppo, Rloo, Grpo, Reinforce, ReinforcePlusPlus)
 }
+_SHORT = {"reinforce_pp": "reinforce_plus_plus"}
 
 
 def from_options(options: Mapping[str, Any]) -> Algorithm:
-    """Builds the algorithm named by ``options["type"]``, with the other options as its settings. Raises
-    ConfigError, listing the valid names, when the name or an option is unknown."""
+    """Builds the algorithm named by ``options["type"]``, with the other options as its settings. The short
+    name ``reinforce_pp`` will do. Raises ConfigError, listing the valid names, when the name or an option is
+    unknown."""
     rest = dict(options)
     name = rest.pop("type", None)
-    kind = ALGORITHMS.get(str(name))
+    kind = ALGORITHMS.get(_SHORT.get(str(name), str(name)))
     if kind is None:
         raise ConfigError(f"There is no algorithm {name!r}: use one of {', '.join(sorted(ALGORITHMS))}.")
     known = [f.name for f in fields(kind) if f.init]  # type: ignore[arg-type]

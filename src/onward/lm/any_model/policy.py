@@ -18,6 +18,7 @@ from onward.lm.any_model.probe import try_out
 from onward.lm.head import At, refuse_other_vocabulary
 from onward.lm.loaded_model import LoadedModel
 from onward.lm.model_path import ComputePath
+from onward.lm.module_saving import save_module
 from onward.lm.packing import Wanted
 from onward.lm.permitted import Part, Permitted
 from onward.lm.precision import place
@@ -89,7 +90,7 @@ class AnyPolicy(LoadedModel[PeftAdapter]):
             for name, tensor in self.module.state_dict().items()
             if ".lora_" not in name
         }
-        self.module.save_pretrained(folder, state_dict=raw)
+        save_module(self.module, folder, state_dict=raw)
         config = json.loads((self.folder / "config.json").read_text())  # dropout and noise as they were
         (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
         save_tokenizer(self.tokenizer, self.folder, folder)

@@ -43,7 +43,7 @@ def _before_traffic(record: ReleaseRecord) -> Iterator[str]:
     if "by_kind" in summary:
         yield f"Validation on {summary['tasks']} tasks: {wording.suite_counts(summary)}."
     elif found.get("verdict"):
-        yield f"Validation: {found['verdict']}."
+        yield f"Validation: {wording.verdict_words(found)}."
     if found.get("off_policy"):
         yield off_policy_words(found["off_policy"])
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from onward.contracts import Trajectory
 from onward.reward.components.base import NotApplicable, Scored, ScoringContext
 from onward.reward.measures.baselines import MINIMUM_SAMPLES, Baseline, effort
-from onward.reward.measures.judgement import earned_score, evidence
+from onward.reward.measures.judgement import Judgement, earned_score, evidence
 
 SIGNAL_WEIGHTS = {"turns": 0.4, "seconds": 0.2, "tokens": 0.2, "redundant_calls": 0.2}
 Z_CAP = 2.0
@@ -28,7 +28,7 @@ class Efficiency:
             return Scored(
                 score=0.0,
                 source="automated",
-                reasoning="No completion is known that counts, so no efficiency is earned.",
+                reasoning=f"{_no_completion(context.judgement)}, so no efficiency is earned.",
                 raw_data={"baseline": None, "completion": 0.0},
                 evidence=evidence(context.judgement),
             )
@@ -67,6 +67,14 @@ class Efficiency:
             raw_data={"baseline": key, "signals": signals, "z": z, "thrift": thrift, "completion": achieved},
             evidence=evidence(context.judgement),
         )
+
+
+def _no_completion(judgement: Judgement) -> str:
+    if judgement.contradictions and judgement.derived:
+        return "The results contradict the reported outcome"
+    if judgement.derived:
+        return "Completion was not reported but derived from the results"
+    return "The reported completion is 0"
 
 
 def _less_is_better(value: float, baseline: Baseline) -> float:

@@ -86,7 +86,7 @@ class Plan:
     def __post_init__(self) -> None:
         if "type" in self.options:
             raise ConfigError("The options of a rubrics run have a type: give it as algorithm.")
-        self._refuse_wrong_algorithm()
+        self._check_algorithm()
         self._refuse_judging_families()
         refuse_out_of_range(
             self,
@@ -104,7 +104,7 @@ class Plan:
             lora_rank=self.lora_rank >= 1,
         )
 
-    def _refuse_wrong_algorithm(self) -> None:
+    def _check_algorithm(self) -> None:
         if (self.algorithm, self.options) == ("rloo", {}):
             return  # that of the preset; torch takes seconds to load
         from onward.lm import algorithms
@@ -115,6 +115,7 @@ class Plan:
                 f"{self.algorithm} needs a critic, which rubric writers are trained without: use rloo, grpo, "
                 f"reinforce or reinforce_plus_plus."
             )
+        object.__setattr__(self, "algorithm", made.type)  # a short name is the same plan
 
     def _refuse_judging_families(self) -> None:
         train = splits().train

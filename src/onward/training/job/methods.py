@@ -34,7 +34,6 @@ MISMATCH_CAP = 2.0
 """Cap on importance weights if the recorded log-probs are not the learner's own and no cap is set."""
 MOST_DIFFERENCE, LEAST_ESS = 0.1, 0.95
 """Limits of a step's ``logprob_difference`` (nats) and ``importance_ess``. bfloat16 has 0.035 and 0.9975."""
-_NAMES = {"dr_grpo": "grpo", "reinforce_pp": "reinforce_plus_plus"}
 _TEMPERED = frozenset({"reinforce", "rloo"})
 
 Metrics = dict[str, Any]
@@ -130,7 +129,7 @@ class Method(Stepping, ABC):
 
 
 class PolicyGradientMethod(Method):
-    """Policy gradients: ppo, rloo, grpo, dr_grpo, reinforce, reinforce_pp."""
+    """Policy gradients: ppo, rloo, grpo, dr_grpo, reinforce, reinforce_plus_plus."""
 
     def __init__(self, policy: LanguageModel, spec: JobSpec) -> None:
         super().__init__(policy, spec)
@@ -381,10 +380,10 @@ def learner_config(spec: JobSpec) -> LearnerConfig:
 
 
 def _algorithm(spec: JobSpec) -> Algorithm:
-    options: dict[str, Any] = {"type": _NAMES.get(spec.algorithm, spec.algorithm)}
+    options: dict[str, Any] = {"type": "grpo" if spec.algorithm == "dr_grpo" else spec.algorithm}
     if spec.algorithm == "ppo":
         options |= {"gamma": spec.gamma, "lam": spec.gae_lambda}
-    elif spec.algorithm == "reinforce_pp":
+    elif spec.algorithm == "reinforce_plus_plus":
         options |= {"gamma": spec.gamma}
     elif spec.algorithm == "dr_grpo":
         options |= {"normalise_std": False}

@@ -11,7 +11,7 @@ from onward.errors import ConfigError
 from onward.lm import devices
 from onward.training.spec import environment_plan as plan
 from onward.training.spec import numbers, request
-from onward.training.spec.algorithms import ALGORITHMS, refuse_idle
+from onward.training.spec.algorithms import ALGORITHMS, full_name, refuse_idle
 from onward.training.spec.request import JobSpec
 
 
@@ -38,6 +38,9 @@ class RunOptions:
     """Fields of JobSpec that were given."""
     plan: dict[str, Any] = field(default_factory=dict)
     """Fields of EnvironmentPlan that were given."""
+
+    def __post_init__(self) -> None:
+        self.algorithm = full_name(self.algorithm)
 
 
 def check(wanted: RunOptions) -> None:

@@ -64,10 +64,10 @@ class Reinforce(Algorithm, PolicyGradient):
     algorithm: Literal["reinforce"]
 
 
-class ReinforcePp(Algorithm, Discount, PolicyGradient):
+class ReinforcePlusPlus(Algorithm, Discount, PolicyGradient):
     about = "returns whitened over the whole batch; any traffic"
     places_rewards = True
-    algorithm: Literal["reinforce_pp"]
+    algorithm: Literal["reinforce_plus_plus"]
 
 
 class Dpo(Algorithm, Selection, Preference, Learning):
@@ -84,19 +84,25 @@ class Sft(Algorithm, Selection, Learning):
 
 
 TrainingSpec = Annotated[
-    Ppo | Rloo | Grpo | DrGrpo | Reinforce | ReinforcePp | Dpo | Sft, Field(discriminator="algorithm")
+    Ppo | Rloo | Grpo | DrGrpo | Reinforce | ReinforcePlusPlus | Dpo | Sft, Field(discriminator="algorithm")
 ]
 _SPEC: TypeAdapter[Learning] = TypeAdapter(TrainingSpec)
 
 _KINDS: tuple[type[Algorithm], ...] = get_args(get_args(TrainingSpec)[0])
 ALGORITHMS = {get_args(kind.model_fields["algorithm"].annotation)[0]: kind for kind in _KINDS}
 """Name → class, in the order of the union."""
+_SHORT = {"reinforce_pp": "reinforce_plus_plus"}
 REQUESTED = frozenset(Hyperparameters.model_fields) | {
     "kl_coef", "spare_above", "hold_coef", "importance_cap", "max_staleness", "beta", "return_from",
     "dense_rewards", "seed", "schedule", "warmup_steps", "max_length", "reference", "label_smoothing",
     "length_normalised",
 }  # fmt: skip
 """Hyperparameters that a request may have: the published six and ours."""
+
+
+def full_name(algorithm: str) -> str:
+    """Returns the name in ``ALGORITHMS`` for the short form of one; any other word as it is."""
+    return _SHORT.get(algorithm, algorithm)
 
 
 def read(

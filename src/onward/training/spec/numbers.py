@@ -103,7 +103,7 @@ class Discount(Numbers):
     """The discount of learners that place a reward at its token."""
 
     gamma: Annotated[float, Field(gt=0, le=1), Option("--gamma", LEARNING)] = 1.0
-    """Discount per token (ppo, reinforce_pp); 1 is none."""
+    """Discount per token (ppo, reinforce_plus_plus); 1 is none."""
 
 
 class Lookahead(Numbers):

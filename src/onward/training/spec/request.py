@@ -18,7 +18,7 @@ from onward.errors import ConfigError, ContractError, TrainingError
 from onward.lm import devices
 from onward.training.spec import algorithms, differences, recipes, strict
 from onward.training.spec import environment_plan as plan
-from onward.training.spec.algorithms import ALGORITHMS
+from onward.training.spec.algorithms import ALGORITHMS, full_name
 from onward.training.spec.dataset_mix import shares_of
 from onward.training.spec.numbers import DATA, LEARNING, NETWORK, RUN, EveryNumber, Option
 from onward.training.spec.places import confined
@@ -44,7 +44,9 @@ class JobSpec(EveryNumber):
 
     job_id: str
     epoch: int
-    algorithm: Annotated[str, Field(pattern=f"^({'|'.join(ALGORITHMS)})$")]
+    algorithm: Annotated[
+        str, Field(pattern=f"^({'|'.join(ALGORITHMS)})$"), BeforeValidator(full_name)
+    ]  # a run of an earlier version may have a short name
     base_model: str
     model_folder: str
     start_digest: str | None

@@ -33,7 +33,7 @@ def test_a_run_that_goes_on_shows_the_time_that_its_own_pace_leaves() -> None:
         emit("step", step=1, total=2, **FACTS)
         emit("step", step=2, total=2, **FACTS)
     lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
-    assert lines[:2] == ["Demonstrations 100/200", "Demonstrations 200/200 (0:00 left)"]
+    assert lines[:2] == ["Demonstrations 100/200", "Demonstrations 200/200"]
     assert "Warm start 610/1,150 loss 1.500 (1:30:00 left)" in lines
     assert "Warm start 1,150/1,150 loss 1.000 (0:00 left)" in lines
     assert lines[-1].startswith("Learning 2/2 reward 1.00 · skill 0.50")
