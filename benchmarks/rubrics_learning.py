@@ -34,15 +34,15 @@ from onward.rubrics.policy.writer import load_player
 
 TEMPERATURES = (1.0, 0.0)
 SHORT = Plan(
-    steps=6,
+    steps=8,
     tasks_per_step=3,
     group_size=4,
     learning_rate=2e-4,
-    eval_every=6,
+    eval_every=8,
     eval_tasks=4,
     save_every=1,
     seeds_per_family=16,
-    warm_start=WarmStart(demonstrations=288, steps=36, batch_rows=8, learning_rate=1e-3),
+    warm_start=WarmStart(demonstrations=640, steps=80, batch_rows=8, learning_rate=1e-3),
 )
 """The plan for a language model of some 100 million weights on two cores."""
 

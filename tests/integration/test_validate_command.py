@@ -70,7 +70,9 @@ async def test_a_worse_model_fails_with_its_lost_items_and_an_equal_one_passes(
 
         page = tmp_path / "report.html"
         code, output = await validate(f"worse --against good --html {page} --human-score 0.25")
-        assert (code, "worse against good: failed." in output.splitlines()) == (1, True), output
+        assert (code, "worse against good: failed, by the suite desk." in output.splitlines()) == (1, True), (
+            output
+        )
         assert "Score given by a person: 0.25." in output
         stored = json.loads((world.settings.data_dir / "validations" / "worse.json").read_text())
         suite = stored["summary"]["suites"]["desk"]

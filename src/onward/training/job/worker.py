@@ -97,7 +97,7 @@ def main(folder: Path) -> int:
 
 def emit_failure(error: Exception, folder: Path) -> None:
     """Reports the error that ended a job with ``folder``. The text of an error that is not Onward's own may
-    have data of the job, so only its kind is reported; where it came from goes to the log too."""
+    have data of the job, so only its kind is reported. An unexpected one is raised again, for the log."""
     if isinstance(error, OnwardError):
         emit("failed", code=error.code if isinstance(error, TrainingError) else "DATA", message=str(error))
     elif is_out_of_memory(error):
@@ -110,7 +110,7 @@ def emit_failure(error: Exception, folder: Path) -> None:
         why = str(error) if isinstance(error, ImportError) else type(error).__name__
         message = f"The training process failed ({why})."
         emit("failed", code="UNKNOWN", message=message, traceback=traceback.format_exc()[-MOST_TRACE:])
-        traceback.print_exc()
+        raise error
 
 
 class _Run:
