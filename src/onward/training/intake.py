@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,13 +25,11 @@ from onward.contracts.codec import canonical_json, validate
 from onward.contracts.training import ControlRequest, RubricsRequest
 from onward.errors import (
     BusError,
-    ConfigError,
     ConflictError,
     ContractError,
     MissingExtraError,
     NotServedError,
     OnwardError,
-    TrainingError,
 )
 from onward.ids import check_id, new_id
 from onward.training.job import rubrics
@@ -115,7 +114,8 @@ async def submit(
     """
     asked = checked(filled(document, requester, utc_text(clock.now()), job_id))
     if isinstance(asked, RubricsRequest):
-        await asyncio.to_thread(_refuse_wrong_settings, asked)  # loads torch
+        with suppress(MissingExtraError):  # the trainer decides; a thread, since some settings load torch
+            await asyncio.to_thread(rubrics.refuse_wrong_settings, asked)
     table = JobTable(bus.bucket("rl_jobs"), clock)
     known = await find(table, asked.training_job_id)
     if known is not None:
@@ -137,17 +137,6 @@ async def submit_again(bus: Bus, clock: Clock, job_id: str, new_id: str) -> Subm
         request.refuse_operators_rights(asked)
     await bus.publish(SUBJECTS[type(asked)], encode(asked), msg_id=f"{new_id}:again")
     return Submitted(asked, await _taken(table, clock, new_id), True)
-
-
-def _refuse_wrong_settings(asked: RubricsRequest) -> None:
-    """Raises TrainingError("DATA") for a rubrics job whose settings cannot be. Where a part for it is not
-    installed, the trainer decides."""
-    try:
-        rubrics.plan_of(asked)
-    except MissingExtraError:
-        return
-    except ConfigError as error:
-        raise TrainingError("DATA", str(error)) from None
 
 
 async def advice_for_waiting(bus: Bus, job_id: str) -> str:

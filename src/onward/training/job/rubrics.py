@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onward.contracts.training import RubricsRequest
-from onward.errors import ConfigError
+from onward.errors import ConfigError, TrainingError
 from onward.files import read_json
 from onward.processes import die_with_parent, end_first_for_memory
 from onward.training.job.pace import Pace
@@ -58,6 +58,15 @@ def plan_of(asked: RubricsRequest) -> Plan:
         raise ConfigError("The request names a model, but a rubrics job trains the tiny one: leave it out.")
     at_the_top = {name: value for name, value in given.items() if value is not None}
     return TheirPlan.from_dict({**nested(settings), **at_the_top})
+
+
+def refuse_wrong_settings(asked: RubricsRequest) -> None:
+    """Raises TrainingError("DATA") for a request whose plan cannot be, and MissingExtraError where it cannot
+    be checked, since a part is not installed."""
+    try:
+        plan_of(asked)
+    except ConfigError as error:
+        raise TrainingError("DATA", str(error)) from None
 
 
 def _run(folder: Path, asked: RubricsRequest) -> int:

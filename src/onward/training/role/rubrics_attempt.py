@@ -22,7 +22,6 @@ from onward.contracts.buckets import ReleasedWriter, WriterVersion
 from onward.contracts.codec import validate
 from onward.contracts.training import RubricsRequest
 from onward.errors import (
-    ConfigError,
     ConflictError,
     ContractError,
     MissingExtraError,
@@ -48,8 +47,8 @@ def refuse_impossible(asked: RubricsRequest) -> None:
     """Raises TrainingError("DATA") for a request whose plan cannot be, and where a part is not installed."""
     try:
         extras.require("lm", "torch", "A job for a rubric writer")
-        rubrics.plan_of(asked)
-    except (ConfigError, MissingExtraError) as error:
+        rubrics.refuse_wrong_settings(asked)
+    except MissingExtraError as error:
         raise TrainingError("DATA", str(error)) from None
 
 
