@@ -36,6 +36,7 @@ class Recorded:
     def __init__(self, intake: FeedbackIntake) -> None:
         self.intake, self.paused, self.opted, self.refuse = intake, False, set[str](), ""
         self.given: list[dict[str, Any]] = []
+        self._order, self._tasks = asyncio.Lock(), set[asyncio.Task[None]]()
 
     def feedback(self, **given: Any) -> dict[str, Any]:
         self.given.append(given)
@@ -52,8 +53,13 @@ class Recorded:
             said |= {"trajectory_id": trajectory, "turn_id": turn}
         said["session_id"] = given["context_id"]
         feedback_id = given["feedback_id"] or new_id()
-        self.tasks = [*getattr(self, "tasks", []), asyncio.create_task(self.intake.accept(feedback_id, said))]
+        self._tasks.add(task := asyncio.create_task(self._accept(feedback_id, said)))
+        task.add_done_callback(self._tasks.discard)
         return {"ok": True, "queued": True, "feedback_id": feedback_id}
+
+    async def _accept(self, feedback_id: str, said: dict[str, Any]) -> None:
+        async with self._order:  # as the plugin's feed: one after another
+            await self.intake.accept(feedback_id, said)
 
     def status(self) -> dict[str, Any]:
         return {

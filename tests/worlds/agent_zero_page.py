@@ -21,6 +21,7 @@ from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, Res
 from fastapi.staticfiles import StaticFiles
 
 from onward.integrations.agent_zero import install
+from onward.integrations.agent_zero.plugin.helpers.onward_approvals import STORE as APPROVALS
 
 FUNCTIONS = (
     "monologue", "hist_add_user_message", "hist_add_ai_response", "hist_add_warning", "hist_add_tool_result",
@@ -146,10 +147,10 @@ class Chat:
 
 @contextmanager
 def host_modules(root: Path, runtime: Any, chats: dict[str, Chat]) -> Iterator[None]:
-    """Puts the host's modules and ``runtime`` in place of the plugin's own for the block."""
+    """Puts the host's modules and ``runtime`` in place of the plugin's own for the block. No step waits for
+    an approval at its begin, whatever a host before it left."""
     before, path = dict(sys.modules), list(sys.path)
-    for name in [name for name in sys.modules if name.split(".")[0] in ("helpers", "agent", "usr")]:
-        del sys.modules[name]
+    _remove_modules()
     sys.path.insert(0, str(root))
 
     class ApiHandler:
@@ -187,11 +188,15 @@ def host_modules(root: Path, runtime: Any, chats: dict[str, Chat]) -> Iterator[N
         yield
     finally:
         sys.path[:] = path
-        for name in [name for name in sys.modules if name.split(".")[0] in ("helpers", "agent", "usr")]:
-            del sys.modules[name]
-        sys.modules.update(
-            {name: one for name, one in before.items() if name.split(".")[0] in ("helpers", "usr")}
-        )
+        _remove_modules()
+        kept = ("helpers", "usr", APPROVALS)
+        sys.modules.update({name: one for name, one in before.items() if name.split(".")[0] in kept})
+
+
+def _remove_modules() -> None:
+    of_host = ("helpers", "agent", "usr", APPROVALS)
+    for name in [name for name in sys.modules if name.split(".")[0] in of_host]:
+        del sys.modules[name]
 
 
 def _module(name: str, **content: Any) -> None:
