@@ -3,6 +3,7 @@
 import functools
 import logging
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,8 @@ from pathlib import Path
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+# No test asks a server of the internet: Hugging Face's libraries would, about a name that is a local folder.
+os.environ["HF_HUB_OFFLINE"] = "1"
 # Compiled modules are stored, whatever the caller's shell says. Otherwise each test process rewrites the
 # assertions of every file for itself (20 s of CPU each), and each child process compiles the package anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -52,6 +55,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: place.get(item.path.name, len(place)))
 
 
+LEVELLED = ("httpx", "httpcore", "uvicorn", "uvicorn.access", "uvicorn.asgi", "uvicorn.error")
+"""Loggers whose level our commands and uvicorn's servers set."""
+
+
+@pytest.fixture(autouse=True)
+def _global_generators_begin_anew() -> None:
+    """Draws without a generator of their own do not depend on the tests before. Python's own ``random`` is left
+    alone: names and waits that must differ between processes come from it."""
+    torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
+    if torch is not None and hasattr(torch, "default_generator"):
+        torch.default_generator.manual_seed(0)
+    if numpy is not None and hasattr(numpy, "random"):
+        numpy.random.seed(0)
+
+
 @pytest.fixture(autouse=True)
 def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [*SEED_VARIABLES, "CANARY_INITIAL_TRAFFIC", "ROLLBACK_REWARD_THRESHOLD"]:
@@ -62,22 +80,28 @@ def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _umask_as_before() -> Iterator[None]:
-    """Restores the umask, which every command sets for its whole process."""
+def _umask_and_signals_as_before() -> Iterator[None]:
+    """Restores what a command or a job sets for its whole process."""
     before = os.umask(0o022)
     os.umask(before)
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     yield
     os.umask(before)
+    for number, handler in handlers.items():
+        if signal.getsignal(number) is not handler:
+            signal.signal(number, handler)
 
 
 @pytest.fixture(autouse=True)
 def _logging_as_before() -> Iterator[None]:
-    """Removes what a command set up for logging: its stream is closed once its output was read, and its level
+    """Removes what a command set up for logging: its stream is closed once its output was read, and its levels
     would hide the lines that later tests look for."""
     root = logging.getLogger()
-    level = root.level
+    levels = [(logger, logger.level) for logger in (root, *map(logging.getLogger, LEVELLED))]
     yield
-    root.setLevel(level)
+    for logger, level in levels:
+        if logger.level != level:
+            logger.setLevel(level)
     structlog = sys.modules.get("structlog")
     if structlog is not None and structlog.is_configured():
         structlog.reset_defaults()

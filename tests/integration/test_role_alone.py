@@ -98,6 +98,8 @@ def test_the_published_environment_as_a_whole_starts_or_says_in_one_sentence_wha
         **os.environ,
         "AGENTGYM_RL_API_KEY": "a-key-of-the-service",
         "TENSORZERO_ADMIN_TOKEN": "admin-token",
+        "ONWARD_HTTP__GATEWAY_PORT": "0",  # another program may have the usual ports
+        "ONWARD_HTTP__API_PORT": "0",
     }
     up = f"{sys.executable} -m onward.cli up --dir {tmp_path / 'data'}"
     done = subprocess.run(

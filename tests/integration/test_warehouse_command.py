@@ -31,8 +31,9 @@ def counts(done: subprocess.CompletedProcess[str]) -> tuple[int, int]:
     return result["missing"], result["restored"]
 
 
-async def test_rows_are_found_and_stored_again_by_command(tmp_path):
-    settings = load(environ={}, overrides={"data_dir": tmp_path / "data"})
+async def test_rows_are_found_and_stored_again_by_command(tmp_path, monkeypatch):
+    monkeypatch.setenv("ONWARD_NATS__PORT", "0")  # another program may have the usual one
+    settings = load(overrides={"data_dir": tmp_path / "data"})
     async with host.running(settings, roles=["collector"]) as loop:
         for number in (1, 2):
             await publish(loop.ctx, document(number))

@@ -15,6 +15,9 @@ from onward.errors import MissingExtraError
 
 pytestmark = pytest.mark.slow
 
+FREE_PORTS = "[http]\ngateway_port = 0\napi_port = 0\n"
+"""Another program may have the usual ones."""
+
 
 def assert_one_sentence(done: subprocess.CompletedProcess[str], words: str) -> None:
     assert done.returncode == 2, done.stderr
@@ -57,7 +60,7 @@ def test_a_busy_port_is_named(tmp_path: Path) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        (tmp_path / "onward.toml").write_text(f"[nats]\nport = {port}\n")
+        (tmp_path / "onward.toml").write_text(f"[nats]\nport = {port}\n{FREE_PORTS}")
         write_base(tmp_path / "base")
         done = run_text(tmp_path, "up", RL_BASE_MODEL=str(tmp_path / "base"))
     assert_one_sentence(done, f"127.0.0.1:{port}")

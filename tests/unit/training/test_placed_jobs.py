@@ -121,6 +121,7 @@ def test_a_service_for_a_gpu_that_is_not_here_does_not_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "onward.toml").write_text("[http]\ngateway_port = 0\napi_port = 0\n")
     monkeypatch.setattr(devices, "gpus", lambda: 0)
     code, output = run_command("onward up --device cuda:1 --dir data")
     assert code == 2 and "The device cuda:1 is not here" in output and "Traceback" not in output
