@@ -6,14 +6,14 @@ text still works (byte level) but costs many tokens.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
-
-from onward.lm.module_saving import save_module
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
+    from torch import Tensor
 
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 """Control tokens of the chat template, in the order of their ids."""
@@ -102,8 +102,8 @@ def save_network(
     """Writes a randomly initialised network for the tokenizer ``backend``, whose vocabulary begins with
     ``SPECIAL``, and the ChatML template to ``folder``. Returns ``folder``. ``initializer_range``: standard
     deviation of the weights."""
-    import torch
-    from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
+    from safetensors.torch import save_file
+    from transformers import PreTrainedTokenizerFast
 
     folder = Path(folder)
     tokenizer = PreTrainedTokenizerFast(
@@ -114,28 +114,94 @@ def save_network(
         pad_token="<|endoftext|>",
     )
     tokenizer.chat_template = CHATML
-    config = AutoConfig.for_model(
-        family,
-        vocab_size=backend.get_vocab_size(),
-        hidden_size=hidden,
-        num_hidden_layers=layers,
-        num_attention_heads=heads,
-        num_key_value_heads=kv_heads,
-        head_dim=hidden // heads,
-        intermediate_size=intermediate,
-        max_position_embeddings=max_positions,
-        initializer_range=initializer_range,
-        rope_parameters={"rope_type": "default", "rope_theta": rope_theta},
-        tie_word_embeddings=True,
-        bos_token_id=backend.token_to_id("<|im_start|>"),
-        eos_token_id=backend.token_to_id("<|im_end|>"),
-        pad_token_id=backend.token_to_id("<|endoftext|>"),
-        dtype="float32",
-    )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = AutoModelForCausalLM.from_config(config)
+    special = {
+        "bos_token_id": backend.token_to_id("<|im_start|>"),
+        "eos_token_id": backend.token_to_id("<|im_end|>"),
+        "pad_token_id": backend.token_to_id("<|endoftext|>"),
+    }
+    config = {
+        **_COMMON,
+        **(_LLAMA if family == "llama" else {**_QWEN2, "layer_types": ["full_attention"] * layers}),
+        **special,
+        "vocab_size": backend.get_vocab_size(),
+        "hidden_size": hidden,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "head_dim": hidden // heads,
+        "intermediate_size": intermediate,
+        "max_position_embeddings": max_positions,
+        "initializer_range": initializer_range,
+        "rope_parameters": {"rope_type": "default", "rope_theta": rope_theta},
+    }
     folder.mkdir(parents=True, exist_ok=True)
-    save_module(model, folder)
+    save_file(_random_weights(config, seed), folder / "model.safetensors", metadata={"format": "pt"})
+    for name, values in (
+        ("config.json", config),
+        ("generation_config.json", {"_from_model_config": True, **special}),
+    ):
+        (folder / name).write_text(json.dumps(values, indent=2, sort_keys=True) + "\n")
     tokenizer.save_pretrained(folder)
     return folder
+
+
+_COMMON: dict[str, Any] = {
+    "attention_dropout": 0.0,
+    "dtype": "float32",
+    "hidden_act": "silu",
+    "rms_norm_eps": 1e-6,
+    "tie_word_embeddings": True,
+    "use_cache": True,
+}
+_LLAMA: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "attention_bias": False,
+    "mlp_bias": False,
+    "pretraining_tp": 1,
+}
+_QWEN2: dict[str, Any] = {
+    "architectures": ["Qwen2ForCausalLM"],
+    "model_type": "qwen2",
+    "max_window_layers": 28,
+    "sliding_window": None,
+    "use_sliding_window": False,
+}
+
+
+def _random_weights(config: dict[str, Any], seed: int) -> dict[str, Tensor]:
+    """Returns the weights that transformers would draw for ``seed``, without its model classes, whose import
+    takes seconds. Its layers are filled twice: when they are made, and then as the configuration says."""
+    import torch
+
+    generator = torch.Generator().manual_seed(seed)
+    hidden, inner = config["hidden_size"], config["intermediate_size"]
+    keys = config["num_key_value_heads"] * config["head_dim"]
+    biased = ("q_proj", "k_proj", "v_proj") if config["model_type"] == "qwen2" else ()
+    block = {
+        "self_attn.q_proj": (hidden, hidden),
+        "self_attn.k_proj": (keys, hidden),
+        "self_attn.v_proj": (keys, hidden),
+        "self_attn.o_proj": (hidden, hidden),
+        "mlp.gate_proj": (inner, hidden),
+        "mlp.up_proj": (inner, hidden),
+        "mlp.down_proj": (hidden, inner),
+    }
+    layers = [f"model.layers.{number}" for number in range(config["num_hidden_layers"])]
+    projections = {f"{layer}.{name}": size for layer in layers for name, size in block.items()}
+    embedding = torch.empty(config["vocab_size"], hidden).normal_(generator=generator)
+    for name, size in projections.items():
+        torch.empty(size).uniform_(generator=generator)
+        if name.endswith(biased):
+            torch.empty(size[0]).uniform_(generator=generator)
+    std = config["initializer_range"]
+    embedding.normal_(0.0, std, generator=generator)[config["pad_token_id"]] = 0.0
+    weights = {"model.embed_tokens.weight": embedding, "model.norm.weight": torch.ones(hidden)}
+    for name, size in projections.items():
+        weights[f"{name}.weight"] = torch.empty(size).normal_(0.0, std, generator=generator)
+        if name.endswith(biased):
+            weights[f"{name}.bias"] = torch.zeros(size[0])
+    for layer in layers:
+        weights[f"{layer}.input_layernorm.weight"] = torch.ones(hidden)
+        weights[f"{layer}.post_attention_layernorm.weight"] = torch.ones(hidden)
+    return weights
