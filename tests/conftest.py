@@ -61,8 +61,8 @@ LEVELLED = ("httpx", "httpcore", "uvicorn", "uvicorn.access", "uvicorn.asgi", "u
 
 @pytest.fixture(autouse=True)
 def _global_generators_begin_anew() -> None:
-    """Draws without a generator of their own do not depend on the tests before. Python's own ``random`` is left
-    alone: names and waits that must differ between processes come from it."""
+    """Draws without a generator of their own do not depend on the tests before. Python's own ``random`` is
+    left alone: names and waits that must differ between processes come from it."""
     torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
     if torch is not None and hasattr(torch, "default_generator"):
         torch.default_generator.manual_seed(0)
@@ -94,8 +94,8 @@ def _umask_and_signals_as_before() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _logging_as_before() -> Iterator[None]:
-    """Removes what a command set up for logging: its stream is closed once its output was read, and its levels
-    would hide the lines that later tests look for."""
+    """Removes what a command set up for logging: its stream is closed once its output was read, and its
+    levels would hide the lines that later tests look for."""
     root = logging.getLogger()
     levels = [(logger, logger.level) for logger in (root, *map(logging.getLogger, LEVELLED))]
     yield

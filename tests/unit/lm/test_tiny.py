@@ -40,7 +40,5 @@ def test_weights_and_configuration_are_those_of_transformers(
     for name in ("config.json", "generation_config.json"):
         ours, theirs = (json.loads((tmp_path / at / name).read_text()) for at in ("tiny", "saved"))
         assert ours.items() <= theirs.items()
-    assert (
-        AutoConfig.from_pretrained(folder).to_dict()
-        == AutoConfig.from_pretrained(tmp_path / "saved").to_dict()
-    )
+    read = [AutoConfig.from_pretrained(tmp_path / at).to_dict() for at in ("tiny", "saved")]
+    assert len({one.pop("_name_or_path") for one in read}) == 2 and read[0] == read[1]
