@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 from typing import Protocol
 
 from onward.envs import registry
-from onward.envs.client import EnvClient
 from onward.envs.environment import LocalSource
 from onward.envs.rollouts import Source
 from onward.envs.tasks import TaskRef
@@ -30,5 +29,7 @@ async def open_source(
     if "://" not in place:
         yield LocalSource(registry.find(place))
         return
+    from onward.envs.client import EnvClient  # its library for HTTP takes a third of a second
+
     async with EnvClient(place, dialect=dialect, key=key) as client:
         yield client

@@ -31,7 +31,6 @@ import uvicorn
 from onward.files import write_whole
 from onward.processes import die_with_parent
 from onward.warehouse import protocol
-from onward.warehouse.client import ADDRESS_FILE, TOKEN_FILE
 
 MAX_BODY = 256 << 20
 LOCK_WAIT_SECONDS = 15.0
@@ -194,14 +193,14 @@ def publish_address(run_dir: Path, sock: socket.socket) -> None:
         fields = {"url": "http://warehouse", "socket": sock.getsockname()}
     else:
         fields = {"url": f"http://127.0.0.1:{sock.getsockname()[1]}"}
-    write_whole(run_dir / ADDRESS_FILE, json.dumps(fields).encode())
+    write_whole(run_dir / protocol.ADDRESS_FILE, json.dumps(fields).encode())
 
 
 def main() -> int:
     data_path, run_dir, where, database = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], sys.argv[4]
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     die_with_parent(0.2)
-    token = (run_dir / TOKEN_FILE).read_text(encoding="ascii").strip()
+    token = (run_dir / protocol.TOKEN_FILE).read_text(encoding="ascii").strip()
     data_path.mkdir(parents=True, exist_ok=True)
     wait = float(os.environ.get("ONWARD_TEST_LOCK_WAIT", LOCK_WAIT_SECONDS))
     lock = hold_lock(data_path.with_name(data_path.name + ".lock"), wait)

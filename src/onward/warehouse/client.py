@@ -25,8 +25,6 @@ from onward.warehouse import protocol
 if TYPE_CHECKING:
     from onward.config import Settings
 
-ADDRESS_FILE = "warehouse.json"
-TOKEN_FILE = "warehouse.token"
 _log = logs.get("warehouse")
 
 
@@ -219,7 +217,9 @@ async def connect(settings: Settings, *, clock: Clock | None = None) -> Warehous
             raise
         return warehouse
     try:
-        token = read_secret(settings.run_dir / TOKEN_FILE, "start 'onward up' again, which makes a new one")
+        token = read_secret(
+            settings.run_dir / protocol.TOKEN_FILE, "start 'onward up' again, which makes a new one"
+        )
     except FileNotFoundError:
         raise WarehouseError(
             f"No warehouse has been started in {settings.data_dir}: run `onward up`, or set warehouse.url."
@@ -232,5 +232,5 @@ async def connect(settings: Settings, *, clock: Clock | None = None) -> Warehous
 def read_address(run_dir: Path) -> Address:
     """Reads the address of the embedded child. Raises OSError while the child has not published it, and
     ValueError, KeyError or TypeError for a damaged file, which the child writes at each start."""
-    fields = json.loads((run_dir / ADDRESS_FILE).read_text(encoding="utf-8"))
+    fields = json.loads((run_dir / protocol.ADDRESS_FILE).read_text(encoding="utf-8"))
     return Address(fields["url"], fields.get("socket"), embedded=True)

@@ -19,8 +19,8 @@ from onward.clock import SystemClock
 from onward.config import Settings
 from onward.errors import ConfigError, WarehouseError, ever_ran, folder_advice, nothing_runs
 from onward.files import read_secret, write_whole
-from onward.warehouse.client import TOKEN_FILE, Warehouse, connect, read_address
-from onward.warehouse.protocol import EXIT_IN_USE
+from onward.warehouse.client import Warehouse, connect, read_address
+from onward.warehouse.protocol import EXIT_IN_USE, TOKEN_FILE
 
 _MAX_SOCKET_PATH = 100
 """Bytes; the kernel's limit is 108 with its terminator."""

@@ -47,6 +47,10 @@ DAMAGE_CODES = frozenset({"32", "33", "40", "226", "228", "246", "271", "277"})
 """Errors of files that are damaged on the disk: ends too early, cannot be read, wrong checksum, a missing or
 wrong file of a part, corrupted data, cannot be decompressed."""
 
+ADDRESS_FILE = "warehouse.json"
+TOKEN_FILE = "warehouse.token"
+"""Files of the run folder, which the child writes and its clients read."""
+
 EXIT_IN_USE = 3
 """Exit code of a child whose files another process uses."""
 
