@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 
 import pytest
@@ -42,9 +41,9 @@ class Reader:
     def bodies(self) -> list[bytes]:
         return [m.data for m in self.seen]
 
-    async def until(self, n: int, within: float = 5.0) -> None:
+    async def until(self, n: int) -> None:
         try:
-            async with asyncio.timeout(within):
+            async with asyncio.timeout(30):
                 while len(self.seen) < n:
                     await asyncio.sleep(0.005)
         except TimeoutError:
@@ -64,6 +63,13 @@ async def unacked(bus: Bus) -> int:
     return int(info.num_ack_pending) + int(info.num_pending)
 
 
+async def acknowledged(bus: Bus) -> None:
+    """Returns when the server knows that every message is done with."""
+    async with asyncio.timeout(30):
+        while await unacked(bus):
+            await asyncio.sleep(0.01)
+
+
 async def test_messages_come_in_order_with_what_the_server_knows_of_them(bus):
     await bus.publish(SUBJECT, b"a", msg_id="one", headers={"X": "y"})
     await fill(bus, 249)
@@ -80,12 +86,10 @@ async def test_messages_come_in_order_with_what_the_server_knows_of_them(bus):
 
 
 async def test_a_message_is_handed_over_as_soon_as_it_is_stored(bus):
-    reader = Reader(bus, batch=100, max_wait=5.0)
+    reader = Reader(bus, batch=100, max_wait=600.0)
     await asyncio.sleep(0.2)
-    started = time.perf_counter()
     await fill(bus, 1)
-    await reader.until(1)
-    assert time.perf_counter() - started < 0.5  # never held back to fill a batch
+    await reader.until(1)  # never held back to fill a batch
     await reader.stop()
 
 
@@ -102,8 +106,7 @@ async def test_nothing_is_acknowledged_before_its_handler_returned(bus):
     await asyncio.sleep(0.1)
     assert await unacked(bus) == 1
     gate.set()
-    await asyncio.sleep(0.2)
-    assert await unacked(bus) == 0
+    await acknowledged(bus)
     await reader.stop()
 
 
@@ -186,12 +189,15 @@ async def test_work_that_takes_longer_than_ack_wait_is_not_given_to_another(bus)
     await fill(bus, 1)
 
     async def slow(_):
-        await asyncio.sleep(1.5)
+        await asyncio.sleep(3.5)
         return Ack()
 
-    reader = Reader(bus, slow, ack_wait=0.6)
-    other = Reader(bus, slow, ack_wait=0.6)
-    await asyncio.sleep(2.2)
+    reader = Reader(bus, slow, ack_wait=2.0)
+    other = Reader(bus, slow, ack_wait=2.0)
+    async with asyncio.timeout(30):
+        while not reader.seen + other.seen:
+            await asyncio.sleep(0.01)
+    await acknowledged(bus)
     assert len(reader.seen) + len(other.seen) == 1
     await reader.stop()
     await other.stop()
@@ -217,9 +223,8 @@ async def test_retry_waits_its_delay_and_never_gives_up(bus):
     await fill(bus, 1)
     reader = Reader(bus, lambda m: Ack() if m.num_delivered == 12 else Retry(0.05))
     await reader.until(12)
-    await asyncio.sleep(0.1)
+    await acknowledged(bus)
     assert [m.num_delivered for m in reader.seen] == list(range(1, 13))
-    assert await unacked(bus) == 0
     assert (await bus.js.consumer_info(STREAM, "reader")).config.max_deliver == -1
     await reader.stop()
 
@@ -236,10 +241,9 @@ async def test_an_absent_warehouse_holds_the_batch_and_exhausts_nothing(bus, mon
         return Ack()
 
     reader = Reader(bus, decide)
-    await reader.until(12, within=10)
-    await asyncio.sleep(0.1)
+    await reader.until(12)
+    await acknowledged(bus)
     assert {m.num_delivered for m in reader.seen} == {1}
-    assert await unacked(bus) == 0
     await reader.stop()
 
 
@@ -249,13 +253,12 @@ async def test_cancelling_while_a_service_is_away_gives_the_batch_back_at_once(b
     def decide(message):
         raise WarehouseError("ClickHouse is away.")
 
-    reader = Reader(bus, decide)
+    reader = Reader(bus, decide, ack_wait=600.0)
     await reader.until(2)
-    started = time.perf_counter()
-    await reader.stop()
-    assert time.perf_counter() - started < 2
-    again = Reader(bus)
-    await again.until(2, within=2)
+    async with asyncio.timeout(30):
+        await reader.stop()
+    again = Reader(bus, ack_wait=600.0)  # as long would it wait for messages that were not given back
+    await again.until(2)
     assert sorted(again.bodies) == [b"0", b"1"]
     await again.stop()
 
@@ -336,7 +339,7 @@ async def test_reading_goes_on_after_the_server_was_killed_and_nothing_is_missed
     await asyncio.sleep(0.3)
     await own_server.start()
     await fill(bus, 20, first=20)
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(60):
         while {int(b) for b in reader.bodies} != set(range(40)):
             await asyncio.sleep(0.05)
     await reader.stop()

@@ -55,6 +55,17 @@ async def client_of(said, **limits):
     server.close()
 
 
+async def until(condition):
+    async with asyncio.timeout(30):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+def keeps_none_open(client):
+    """Whether every idle connection is known to be unusable."""
+    return not any(one.is_open for idle in client._transport._idle.values() for one in idle)
+
+
 ZIPPED = gzip.compress(b"hello")
 CHUNK = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n"
 SIZED = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nX-A: 1\r\n\r\nhello"
@@ -129,7 +140,7 @@ async def test_a_server_that_is_away_or_has_closed_an_idle_connection():
     said = Said([SIZED, None], [SIZED])
     async with client_of(said) as client:
         assert (await client.post("/", json={})).text == "hello"
-        await asyncio.sleep(0.05)
+        await until(lambda: keeps_none_open(client))
         assert (await client.post("/", json={})).text == "hello"
     assert said.connections == 2
 
@@ -159,7 +170,7 @@ async def test_what_comes_after_an_answer_is_not_read_as_the_next_one(stray, is_
         assert (answer.status_code, answer.text, answer.headers.get_list("x-a")) == (200, "hello", ["1"])
         if not is_at_once:
             first[1].set()
-        await asyncio.sleep(0.05)
+        await until(lambda: keeps_none_open(client))
         assert (await client.post("/", json={})).status_code == 201
     assert said.connections == 2
 
@@ -234,7 +245,7 @@ async def test_old_idle_connections_are_closed(monkeypatch):
         now[0] = 6.0
         said.answers.append([SIZED])
         await client.post("/", json={})
-        await asyncio.sleep(0.05)
+        await until(lambda: said.closed)
         assert (said.connections, said.closed) == (2, 1)
 
 
