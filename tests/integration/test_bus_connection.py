@@ -35,7 +35,7 @@ async def test_a_publish_waits_out_an_absent_server_and_is_stored_once(own_serve
     assert not any(task.done() for task in publishing)
     assert bus.nc.pending_data_size < 21_000  # repeats are not piled up in the client's memory
     await own_server.start()
-    acks = await asyncio.wait_for(asyncio.gather(*publishing), 20)
+    acks = await asyncio.wait_for(asyncio.gather(*publishing), 60)
     assert sorted({ack.seq for ack in acks}) == list(range(1, 21))
     assert (await bus.js.stream_info("RL_TRAJECTORIES")).state.messages == 20
     await bus.close()

@@ -323,4 +323,4 @@ async def test_a_reader_that_keeps_its_own_position_ends_when_its_stream_is_crea
     await reader.until(2)
     await bus.js.delete_stream(STREAM)
     with pytest.raises(StreamReplacedError):
-        await asyncio.wait_for(reader.task, 15)
+        await asyncio.wait_for(reader.task, 60)

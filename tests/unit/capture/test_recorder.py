@@ -211,7 +211,7 @@ def test_a_full_outbox_blocks_until_closed_when_told_to(tmp_path):
     thread.join(0.5)
     assert thread.is_alive()
     recorder._closed.set()
-    thread.join(5)
+    thread.join(60)
     assert len(failures) == 1
     recorder._outbox.close()
 
