@@ -48,7 +48,8 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demo]:
         tiny.warm_up, first_check=100, check_every=1, max_steps=100, window=(0.0, 1.0), groups=2
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(settings.PACES, "tiny", dataclasses.replace(settings.PACES["tiny"], trajectories=96))
+        pace = dataclasses.replace(settings.PACES["tiny"], trajectories=96, test_panels=1)
+        patch.setitem(settings.PACES, "tiny", pace)
         patch.setitem(recipes.RECIPES, "tiny", dataclasses.replace(tiny, warm_up=short))
         options = run.Options(model="tiny", cycles=1, sabotage=True, folder=folder, seed=3)
         result = asyncio.run(run.Demonstration(options, Console(quiet=True)).run())
