@@ -27,7 +27,9 @@ class FakeSglang:
         self.ignores_adapters = False
         self.original_logprobs = False
         self._lock = threading.Lock()
-        config = uvicorn.Config(self._app(), host="127.0.0.1", port=0, log_level="error", lifespan="off")
+        config = uvicorn.Config(
+            self._app(), host="127.0.0.1", port=0, log_level="error", log_config=None, lifespan="off"
+        )
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, daemon=True)
 

@@ -51,7 +51,13 @@ class FakeVllm:
         self._lock = threading.Lock()
         self._inner = self._app()
         config = uvicorn.Config(
-            self._answer, interface="asgi3", host=HOST, port=port, log_level="error", lifespan="off"
+            self._answer,
+            interface="asgi3",
+            host=HOST,
+            port=port,
+            log_level="error",
+            log_config=None,
+            lifespan="off",
         )
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, daemon=True)

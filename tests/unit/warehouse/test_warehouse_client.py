@@ -42,7 +42,7 @@ async def server():
     fake = FakeServer()
     sock = socket.socket()
     sock.bind(("127.0.0.1", 0))
-    runner = uvicorn.Server(uvicorn.Config(fake, log_level="error", lifespan="off"))
+    runner = uvicorn.Server(uvicorn.Config(fake, log_level="error", log_config=None, lifespan="off"))
     task = asyncio.create_task(runner.serve(sockets=[sock]))
     while not runner.started:
         await asyncio.sleep(0.01)
