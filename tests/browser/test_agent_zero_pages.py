@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import sys
 import time
 
 import httpx
@@ -100,7 +99,6 @@ async def test_the_status_page_shows_the_state_and_its_switches_work_by_keyboard
 async def test_a_person_approves_a_step_of_a_profile_on_the_page(page: Page, host: Host) -> None:
     from usr.plugins.onward.helpers import onward_approvals  # type: ignore
 
-    sys.modules.pop(onward_approvals.STORE, None)
     deploy = {"model_id": "v2.4", "checkpoint_path": "s3://models/job-1"}
     start = {"action": "start", "model_id": "v2.3"}
     for tool, given in (("deploy_to_tensorzero", deploy), ("release", start)):
@@ -125,7 +123,6 @@ async def test_a_double_click_approves_one_step_and_steps_do_not_move_below_the_
 ) -> None:
     from usr.plugins.onward.helpers import onward_approvals  # type: ignore
 
-    sys.modules.pop(onward_approvals.STORE, None)
     starts = [{"action": "start", "model_id": f"v{number}"} for number in range(3)]
     for start in starts[:2]:
         onward_approvals.gate("release", start, None, "release")

@@ -87,10 +87,9 @@ def host(tmp_path: Path, bus: Bus, monkeypatch: pytest.MonkeyPatch) -> Iterator[
         )
         monkeypatch.setitem(sys.modules, "agent", types.SimpleNamespace(AgentContext=contexts))
         yield host
-        from usr.plugins.onward.helpers import onward_approvals, onward_tools  # type: ignore
+        from usr.plugins.onward.helpers import onward_tools  # type: ignore
 
         onward_tools.close()
-        sys.modules.pop(onward_approvals.STORE, None)
 
 
 def attach(host: Host, service: TrainingService, monkeypatch: pytest.MonkeyPatch) -> None:

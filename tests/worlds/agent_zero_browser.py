@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -23,6 +24,7 @@ from onward.feedback.intake import FeedbackIntake
 from onward.http.server import Server
 from onward.ids import new_id
 from onward.integrations.agent_zero import install
+from onward.integrations.agent_zero.plugin.helpers.onward_approvals import STORE
 from onward.integrations.agent_zero.signals import of_message
 
 API_KEY = "key-of-the-host"
@@ -89,7 +91,8 @@ class Host:
     chats: dict[str, Chat] = field(default_factory=dict)
 
     async def forget(self) -> None:
-        """Removes the votes and the switches of the test before."""
+        """Removes the votes, the switches and the approvals of the test before."""
+        sys.modules.pop(STORE, None)
         await self.bus.js.purge_stream("RL_FEEDBACK")
         self.runtime.given, self.runtime.refuse, self.runtime.paused = [], "", False
 

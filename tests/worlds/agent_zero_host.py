@@ -26,6 +26,7 @@ from typing import Any, ClassVar, Self
 from agent_zero_extensions import Extension, Extensions, extensible
 
 import onward.integrations.agent_zero.plugin as plugin_package
+from onward.integrations.agent_zero.plugin.helpers.onward_approvals import STORE
 
 PLUGIN = Path(plugin_package.__file__).parent
 LINKED = ("agents", "api", "extensions", "webui")
@@ -427,6 +428,7 @@ class Host:
 
     def __enter__(self) -> Self:
         _hosts.append(self)
+        sys.modules.pop(STORE, None)  # approvals, which outlive a change of the plugin's files
         helpers = types.ModuleType("helpers")
         helpers.__path__ = []  # type: ignore[attr-defined]
         made = {
@@ -455,6 +457,7 @@ class Host:
     def __exit__(self, *_: object) -> None:
         if runtime := self.runtime_module():
             runtime.forget()
+        sys.modules.pop(STORE, None)
         self.purge()
         for name in [name for name in sys.modules if name == "helpers" or name.startswith("helpers.")]:
             del sys.modules[name]
