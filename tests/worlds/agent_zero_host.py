@@ -258,6 +258,7 @@ class Agent:
         host.models.append(call["model"])
         answer = host.model(self, call["messages"])
         text = answer if isinstance(answer, str) else await answer
+        self.handle_intervention()  # called for each part of an answer that streams, before it is taken
         reasoning = host.reasoning
         await _extensions().call_async(
             "chat_model_call_after", self, call_data=call, response=text, reasoning=reasoning
@@ -277,10 +278,8 @@ class Agent:
     async def execute_tool(self, raw: str, args: dict[str, Any], *, is_stored: bool = True) -> Any:
         name = raw.partition(":")[0]
         tool = self.context.host.tools.get(name)
-        if tool is None:
-            self.hist_add_warning(f"Tool {raw} not found.")
-            return None
-        running = types.SimpleNamespace(name=name, progress="")
+        running = Running(name) if tool else Unknown(name)
+        tool = tool or unknown
         self.loop_data.current_tool = running
         try:
             self.handle_intervention()
@@ -351,8 +350,23 @@ class Agent:
         return message
 
 
+class Running:
+    """A tool at work."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.progress = name, ""
+
+
+class Unknown(Running):
+    """Agent Zero's stand-in for a tool that there is not. It runs like any other."""
+
+
 class TemporaryError(Exception):
     """An error after which Agent Zero goes on."""
+
+
+async def unknown(agent: Agent, args: dict[str, Any]) -> Response:
+    return Response(f"Tool {agent.loop_data.current_tool.name} not found.")
 
 
 async def respond(agent: Agent, args: dict[str, Any]) -> Response:
@@ -369,23 +383,46 @@ async def call_subordinate(agent: Agent, args: dict[str, Any]) -> Response:
     return Response(str(await below.monologue()))
 
 
+def _in_own_chat(agent: Agent, args: dict[str, Any]) -> Agent:
+    """Returns a new subordinate, in a chat that has no task of its own."""
+    own = AgentContext(agent.context.host, Kind.USER, args.get("profile", ""))
+    own.agent0.number = agent.number + 1
+    own.agent0.data["_superior"] = agent
+    own.agent0.hist_add_user_message(UserMessage(args["message"]))
+    return own.agent0
+
+
+async def call_subordinate_in_own_chat(agent: Agent, args: dict[str, Any]) -> Response:
+    """The tool ``call_subordinate`` of Agent Zero's newer versions."""
+    return Response(str(await _in_own_chat(agent, args).monologue()))
+
+
+async def _job(agent: Agent, call: dict[str, Any]) -> str:
+    name, given = call["tool_name"], call["tool_args"]
+    if name == "call_subordinate":
+        below = _in_own_chat(agent, given)
+        below.context.data["_parallel_parent_context_id"] = agent.context.id
+        below.context.task = asyncio.current_task()
+        return str(await below.monologue())
+    own = AgentContext(agent.context.host, Kind.BACKGROUND)
+    own.data["_parallel_parent_context_id"] = agent.context.id
+    return str(await own.agent0.execute_tool(name, given, is_stored=False))
+
+
 async def parallel(agent: Agent, args: dict[str, Any]) -> Response:
-    """Runs calls at once: a subordinate in a chat of its own, a tool by a helper agent in the background."""
-
-    async def one(call: dict[str, Any]) -> str:
-        name, given = call["tool_name"], call["tool_args"]
-        if name == "call_subordinate":
-            own = AgentContext(agent.context.host, Kind.USER, given.get("profile", ""))
-            own.data["_parallel_parent_context_id"] = agent.context.id
-            own.agent0.number = agent.number + 1
-            own.agent0.hist_add_user_message(UserMessage(given["message"]))
-            own.task = asyncio.current_task()
-            return str(await own.agent0.monologue())
-        own = AgentContext(agent.context.host, Kind.BACKGROUND)
-        own.data["_parallel_parent_context_id"] = agent.context.id
-        return str(await own.agent0.execute_tool(name, given, is_stored=False))
-
-    return Response(json.dumps(await asyncio.gather(*map(one, args["tool_calls"]))))
+    """Runs calls at once: a subordinate in a chat of its own, a tool by a helper agent in the background.
+    The action "start" does not wait for them, and "cancel" ends them without a hook."""
+    jobs = agent.context.data.setdefault("_parallel_jobs", [])
+    if args.get("action") == "cancel":
+        for job in jobs:
+            job.cancel()
+        await asyncio.gather(*jobs, return_exceptions=True)
+        return Response("cancelled")
+    started = [asyncio.ensure_future(_job(agent, call)) for call in args["tool_calls"]]
+    jobs += started
+    if args.get("action") == "start":
+        return Response("started")
+    return Response(json.dumps(await asyncio.gather(*started)))
 
 
 class Host:

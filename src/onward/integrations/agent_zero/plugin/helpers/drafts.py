@@ -101,6 +101,8 @@ class Draft:
     turn: TurnDraft | None = None
     parallel: TurnDraft | None = None
     """The latest turn that started tools in parallel."""
+    helpers: dict[int, TurnDraft] = field(default_factory=dict)
+    """Agent that runs a parallel tool → the turn that started it."""
     turns: int = 0
     size: int = 0
     touched: float = field(default_factory=time.monotonic)

@@ -21,7 +21,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
-from . import prompt
+from . import host_objects, prompt
 from .drafts import Call, Draft, TurnDraft, copied, here
 
 NAMESPACE = uuid.UUID("6d2f0a0e-6a0c-5d27-9f53-4f1ad7a8a0c1")
@@ -34,6 +34,9 @@ SILENT_SECONDS = 6 * 3600.0
 """A task without any event for so long was cancelled in a way that has no hook."""
 _DELEGATION = "call_subordinate"
 _PARALLEL = "parallel"
+_CALLS = frozenset({"tool_calls", "calls", "items"})
+"""Names under which ``parallel`` takes the calls that it starts; without one it waits for others, or ends
+them."""
 _KILLED = ("kill_process", "reset", "nudge", "remove")
 
 Send = Callable[[dict[str, Any], Any], None]
@@ -65,10 +68,12 @@ class Recording:
     def start(self, agent: Any) -> None:
         """A run of ``monologue`` begins."""
         context = agent.context
-        if self.paused or (_kind(context) == BACKGROUND and not _parent_context(context)):
+        if self.paused or (
+            host_objects.kind(context) == BACKGROUND and not host_objects.parent_chat(context)
+        ):
             return
         self._end(self._drafts.get(id(agent)), "aborted", error="begun again before its end")
-        message = _trigger(agent)
+        message = host_objects.trigger(agent)
         message_id = str(getattr(message, "id", "") or "")
         parent, turn, call = self._superior(agent)
         trajectory_id = self._new_id(context.id, agent.number, message_id)
@@ -87,7 +92,7 @@ class Recording:
                 "root": root,
                 "at": time.time(),
                 "chat": context.id,
-                "kind": _kind(context),
+                "kind": host_objects.kind(context),
                 "agent": agent.number,
                 "profile": str(getattr(agent.config, "profile", "") or ""),
                 "parent": [parent.trajectory_id, turn.number if turn else parent.turns] if parent else None,
@@ -112,7 +117,11 @@ class Recording:
             return
         context_id = context if isinstance(context, str) else context.id
         drafts = list(self._drafts.values())
-        stopped = [one for one in drafts if one.context_id == context_id and _can_be_stopped(one.agent.context)]
+        stopped = [
+            one
+            for one in drafts
+            if one.context_id == context_id and host_objects.can_be_stopped(one.agent.context)
+        ]
         places = [one.place for one in stopped]  # subordinates in chats of their own run in the same place
         for draft in reversed([one for one in drafts if one in stopped or one.place in places]):
             self._end(draft, "aborted", error=f"stopped by the user ({how})", how=how)
@@ -192,16 +201,20 @@ class Recording:
         draft, turn = self._place_of_tool(agent)
         if draft is not None and turn is not None:
             turn.calls.append(Call(str(tool), draft.fits(copied(args)), here()))
-            if tool == _PARALLEL:
+            if agent is not draft.agent:
+                draft.helpers[id(agent)] = turn
+            elif tool == _PARALLEL and isinstance(args, dict) and not _CALLS.isdisjoint(args):
                 draft.parallel = turn
             self._send_turn(draft, turn)  # it may be the last that is heard of this task
 
     def tool_ends(self, agent: Any, tool: str, response: Any) -> None:
         draft, turn = self._place_of_tool(agent)
+        if draft is not None and agent is not draft.agent:
+            turn = draft.helpers.pop(id(agent), turn)
         call = turn.open_call(str(tool), here()) if turn else None
         if draft is not None and turn is not None and call is not None:
             told = draft.fits(str(getattr(response, "message", "") or ""))
-            call.end("error" if _is_unknown(agent) else "result", told)
+            call.end("error" if host_objects.runs_unknown_tool(agent) else "result", told)
             self._renew(draft, turn)
 
     def result_stored(self, agent: Any, tool: Any, text: Any) -> None:
@@ -303,7 +316,7 @@ class Recording:
         """Returns the task that called this subordinate, the turn and the call."""
         superior = agent.data.get("_superior") if isinstance(agent.data, dict) else None
         draft = self._drafts.get(id(superior)) if superior is not None else None
-        job_of = _parent_context(agent.context)
+        job_of = host_objects.parent_chat(agent.context)
         if draft is None:
             draft = self._of_context(job_of, agent)
         if draft is None:
@@ -319,7 +332,7 @@ class Recording:
         draft = self._drafts.get(id(agent))
         if draft is not None:
             return draft, draft.turn
-        draft = self._of_context(_parent_context(agent.context), agent)
+        draft = self._of_context(host_objects.parent_chat(agent.context), agent)
         return draft, (draft.parallel or draft.turn) if draft else None
 
     def _renew(self, draft: Draft, turn: TurnDraft) -> None:
@@ -361,39 +374,3 @@ def task_id(base: str, used: int = 0) -> str:
 def session_of(root_id: str) -> str:
     """Returns the session of a task of the main agent, which its subordinates share."""
     return f"a0-{root_id}"
-
-
-def _kind(context: Any) -> str:
-    kind = getattr(context, "type", None)
-    return str(getattr(kind, "value", kind) or "user")
-
-
-def _can_be_stopped(context: Any) -> bool:
-    """Returns whether a chat has a task of its own that runs. The chat of a subordinate has none: to stop it
-    stops nothing."""
-    task = getattr(context, "task", None)
-    is_alive = getattr(task, "is_alive", None)
-    return bool(is_alive()) if callable(is_alive) else task is not None
-
-
-def _is_unknown(agent: Any) -> bool:
-    """Returns whether the tool that runs is Agent Zero's stand-in for one that there is not; its answer
-    lists those that there are."""
-    tool = getattr(getattr(agent, "loop_data", None), "current_tool", None)
-    return type(tool).__name__ == "Unknown"
-
-
-def _parent_context(context: Any) -> str:
-    """Returns the chat that a parallel job belongs to; newer versions run each job in a chat of its own."""
-    data = getattr(context, "data", None)
-    if not isinstance(data, dict):
-        return ""
-    return str(data.get("_parallel_parent_context_id") or data.get("parent_context_id") or "")
-
-
-def _trigger(agent: Any) -> Any:
-    """Returns the message that a run answers: the latest of the history. After a restart this is the result
-    of a subordinate, and not a message of the user."""
-    current = getattr(getattr(agent, "history", None), "current", None)
-    messages = getattr(current, "messages", None)
-    return messages[-1] if messages else getattr(agent, "last_user_message", None)
