@@ -3,10 +3,13 @@
 ``Host`` puts the plugin below a folder of its own and puts Agent Zero's module names in place, so that the
 plugin's files run unchanged. The order of one task is that of the pinned version:
 
-hist_add_user_message → monologue/start → monologue_start → [message_loop_start → message_loop_prompts_after →
-before_main_llm_call → chat_model_call_before → chat_model_call_after → hist_add_ai_response → process_tools →
-tool_execute_before → tool_execute_after → hist_add_tool_result → message_loop_end]* → monologue_end →
-monologue/end → process_chain_end.
+hist_add_user_message → monologue/start → monologue_start → [message_loop_start →
+message_loop_prompts_before → system_prompt → message_loop_prompts_after → before_main_llm_call →
+chat_model_call_before → chat_model_call_after → reasoning_stream_end → response_stream_end →
+hist_add_ai_response → process_tools → tool_execute_before → tool_execute_after → hist_add_tool_result →
+message_loop_end]* → monologue_end → monologue/end → process_chain_end.
+
+``test_agent_zero_real.py`` compares this order with that of a checkout.
 """
 
 from __future__ import annotations
@@ -200,40 +203,52 @@ class Agent:
 
     @extensible(_extensions, "agent/Agent/monologue")
     async def monologue(self) -> Any:
-        host = self.context.host
-        self.loop_data = LoopData()
-        await _extensions().call_async("monologue_start", self, loop_data=self.loop_data)
+        while True:
+            try:
+                self.loop_data = LoopData()
+                await _extensions().call_async("monologue_start", self, loop_data=self.loop_data)
+                while self.loop_data.iteration < self.context.host.rounds:
+                    self.context.streaming = self
+                    self.loop_data.iteration += 1
+                    await _extensions().call_async("message_loop_start", self, loop_data=self.loop_data)
+                    self.handle_intervention()
+                    found = await self._round()
+                    if found:
+                        return found
+                return None
+            except Exception as error:
+                await self.handle_exception("monologue", error)
+            finally:
+                self.context.streaming = None
+                if self.context.is_running:
+                    await _extensions().call_async("monologue_end", self, loop_data=self.loop_data)
+
+    async def _round(self) -> Any:
+        """Returns the final text, or None if the loop goes on."""
         try:
-            while self.loop_data.iteration < host.rounds:
-                self.context.streaming = self
-                self.loop_data.iteration += 1
-                await _extensions().call_async("message_loop_start", self, loop_data=self.loop_data)
-                try:
-                    self.handle_intervention()
-                    prompt = await self._prompt()
-                    await _extensions().call_async("before_main_llm_call", self, loop_data=self.loop_data)
-                    self.handle_intervention()
-                    answer, _ = await self.call_chat_model(prompt)
-                    self.handle_intervention(answer)
-                    if answer == self.loop_data.last_response:
-                        self.hist_add_ai_response(answer)
-                        self.hist_add_warning("You have sent the same message again.")
-                    else:
-                        self.hist_add_ai_response(answer)
-                        found = await self.process_tools(answer)
-                        if found:
-                            return found
-                except Exception as error:
-                    await self.handle_exception("message_loop", error)
-                finally:
-                    if self.context.is_running:
-                        await _extensions().call_async("message_loop_end", self, loop_data=self.loop_data)
+            prompt = await self._prompt()
+            await _extensions().call_async("before_main_llm_call", self, loop_data=self.loop_data)
+            self.handle_intervention()
+            answer, _ = await self.call_chat_model(prompt)
+            self.handle_intervention(answer)
+            for point in ("reasoning_stream_end", "response_stream_end"):
+                await _extensions().call_async(point, self, loop_data=self.loop_data)
+                self.handle_intervention(answer)
+            if answer == self.loop_data.last_response:
+                self.hist_add_ai_response(answer)
+                self.hist_add_warning("You have sent the same message again.")
+                return None
+            self.hist_add_ai_response(answer)
+            return await self.process_tools(answer)
+        except Exception as error:
+            await self.handle_exception("message_loop", error)
         finally:
-            self.context.streaming = None
             if self.context.is_running:
-                await _extensions().call_async("monologue_end", self, loop_data=self.loop_data)
+                await _extensions().call_async("message_loop_end", self, loop_data=self.loop_data)
 
     async def _prompt(self) -> list[Line]:
+        await _extensions().call_async("message_loop_prompts_before", self, loop_data=self.loop_data)
+        await _extensions().call_async("system_prompt", self, system_prompt=[], loop_data=self.loop_data)
         await _extensions().call_async("message_loop_prompts_after", self, loop_data=self.loop_data)
         lines = [Line("system", self.context.host.system)]
         for message in self.history.all():
@@ -317,6 +332,8 @@ class Agent:
         if isinstance(exception, TemporaryError):
             self.hist_add_warning(f"{exception}")
             return
+        if isinstance(exception, HandledException):
+            raise exception
         raise HandledException(exception)
 
     @extensible(_extensions, "agent/Agent/hist_add_user_message")
@@ -340,7 +357,9 @@ class Agent:
 
     @extensible(_extensions, "agent/Agent/hist_add_tool_result")
     def hist_add_tool_result(self, tool_name: str, tool_result: str) -> Message:
-        return self._add(Message(False, {"tool_name": tool_name, "tool_result": tool_result}))
+        data = {"tool_name": tool_name, "tool_result": tool_result}
+        _extensions().call_sync("hist_add_tool_result", self, data=data)
+        return self._add(Message(False, data))
 
     def _add(self, message: Message) -> Message:
         _extensions().call_sync(
