@@ -204,6 +204,21 @@ def test_calls_in_fields_of_their_own_are_the_calls_of_one_turn(played: Played) 
     )
 
 
+def test_the_dispatcher_of_the_api_asks_for_login_token_and_key(played: Played) -> None:
+    assert played.told["api"] == {
+        "no login": [302, None],
+        "no token": [403, None],
+        "vote": [200, True],
+        "no vote": [200, False],
+        "signal": [200, True],
+        "status": [200, True],
+        "approvals": [200, True],
+        "no key": [401, None],
+        "wrong key": [401, None],
+        "key": [200, True],
+    }
+
+
 async def test_the_stub_keeps_the_order_of_the_real_loop(played: Played, tmp_path: Path) -> None:
     async def shell(agent: Agent, args: dict[str, Any]) -> str:
         return f"ran {args['cmd']}"

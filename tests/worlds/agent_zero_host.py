@@ -377,7 +377,7 @@ class Running:
 
 
 class Unknown(Running):
-    """Agent Zero's stand-in for a tool that there is not. It runs like any other."""
+    """Agent Zero's stand-in for an unknown tool. It runs like any other."""
 
 
 class TemporaryError(Exception):

@@ -2,7 +2,8 @@
 
 ``python agent_zero_real.py ROOT``: ROOT is a folder with Agent Zero's source and the installed plugin. Plays
 each of ``SCENARIOS`` in a chat of its own, waits until the plugin's worker has stored what it recorded, and
-prints one JSON object: chat and answer of each scenario, and the extension points of the first one in order.
+prints one JSON object: chat and answer of each scenario, the extension points of the first one in order, and
+what the plugin's API answered.
 
 The model stands at the extension point of ``Agent.get_chat_model``, and the tool ``shell`` in a plugin beside
 the installed one, so nothing of Agent Zero's own files changes.
@@ -16,6 +17,7 @@ import json
 import os
 import re
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -23,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 SECRET = "-".join(("open", "sesame", "9876"))
+KEY = "-".join(("key", "of", "tests"))
 WAIT = 30.0
 _EXTENSION = """
 from helpers.extension import Extension
@@ -74,7 +77,7 @@ Answer = Any
 
 def _native(*items: dict[str, Any]) -> Callable[[Any, Any], Any]:
     def answer(agent: Any, messages: Any) -> Any:
-        from helpers.llm_result import LLMResult
+        from helpers.llm_result import LLMResult  # type: ignore
 
         raw = {"id": f"resp_{len(messages)}", "output": list(items)}
         return LLMResult.from_response(raw, provider_model_key="openai/scripted")
@@ -92,7 +95,7 @@ def _text(text: str) -> dict[str, Any]:
 
 def _user_writes(text: str, answer: str) -> Callable[[Any, Any], Any]:
     def reply(agent: Any, messages: Any) -> str:
-        from agent import UserMessage
+        from agent import UserMessage  # type: ignore
 
         agent.context.communicate(UserMessage(text))  # it arrives before the first part of the answer
         return answer
@@ -231,7 +234,7 @@ class Scripted:
         return await self._stream(answer, response_callback), ""
 
     async def unified_turn(self, *, messages: Any = None, response_callback: Any = None, **_: Any) -> Any:
-        from helpers.llm_result import LLMResult
+        from helpers.llm_result import LLMResult  # type: ignore
 
         answer = await self._answer(messages)
         if isinstance(answer, LLMResult):
@@ -258,8 +261,8 @@ def _until(check: Callable[[], Any], what: str) -> None:
 
 
 def _play(name: str) -> dict[str, Any]:
-    from agent import AgentContext, UserMessage
-    from initialize import initialize_agent
+    from agent import AgentContext, UserMessage  # type: ignore
+    from initialize import initialize_agent  # type: ignore
 
     context, before = AgentContext(config=initialize_agent()), slow
     task = context.communicate(UserMessage(name, attachments=["/a/b/plan.pdf"]))
@@ -276,9 +279,50 @@ def _play(name: str) -> dict[str, Any]:
     return {"chat": context.id, "answer": answer}
 
 
+def _api(chat: str) -> dict[str, Any]:
+    """Returns the status and the ``ok`` of calls of the plugin's API by Agent Zero's own dispatcher."""
+    from flask import Flask, session  # type: ignore
+    from helpers import login, settings  # type: ignore
+    from helpers.api import register_api_route  # type: ignore
+
+    login.get_credentials_hash = lambda: "hash"
+    settings.get_settings = lambda *_: {"mcp_server_token": KEY}
+    app = Flask("agent-zero")
+    app.secret_key = KEY
+    register_api_route(app, threading.RLock())
+
+    def enter() -> str:
+        session["authentication"], session["csrf_token"] = "hash", KEY
+        return "in"
+
+    app.add_url_rule("/login", "login_handler", lambda: "login")
+    app.add_url_rule("/enter", "enter", enter)
+    stranger, person = app.test_client(), app.test_client()
+    person.get("/enter")
+    place, token = {"context": chat, "message_id": "m-1"}, {"X-CSRF-Token": KEY}
+    vote, copied = {**place, "signal": "thumbs_up"}, {**place, "signal": "copied"}
+    calls = {
+        "no login": (stranger, "feedback", vote, {}),
+        "no token": (person, "feedback", vote, {}),
+        "vote": (person, "feedback", vote, token),
+        "no vote": (person, "feedback", place, token),
+        "signal": (person, "signal", copied, token),
+        "status": (person, "status", {}, token),
+        "approvals": (person, "approve", {}, token),
+        "no key": (stranger, "feedback_external", vote, {}),
+        "wrong key": (stranger, "feedback_external", vote, {"X-API-KEY": "x"}),
+        "key": (stranger, "feedback_external", vote, {"X-API-KEY": KEY}),
+    }
+    told = {}
+    for name, (client, path, body, headers) in calls.items():
+        answer = client.post(f"/api/plugins/onward/{path}", json=body, headers=headers)
+        told[name] = [answer.status_code, (answer.get_json(silent=True) or {}).get("ok")]
+    return told
+
+
 def _watched(called: list[str]) -> None:
     """Notes each extension point that Agent Zero calls."""
-    from helpers import extension
+    from helpers import extension  # type: ignore
 
     asynchronous, synchronous = extension.call_extensions_async, extension.call_extensions_sync
 
@@ -297,6 +341,7 @@ def main(root: Path) -> None:
     os.chdir(root)
     sys.path.insert(0, str(root))
     called: list[str] = []
+    order: list[str] = []
     import agent  # noqa: F401  # type: ignore
 
     _watched(called)
@@ -307,15 +352,16 @@ def main(root: Path) -> None:
         played[name] = _play(name)
         if name == SCENARIOS[0]:
             order = list(called)
-    from usr.plugins.onward.helpers import runtime  # type: ignore
+    from usr.plugins.onward.helpers import runtime  # type: ignore  # type: ignore
 
     found = runtime.get()
     time.sleep(0.5)  # tasks that were cancelled end on their own threads
     found.tick()
     _until(lambda: not found.status()["waiting"] and not found.status()["open"], json.dumps(found.status()))
-    status = found.status()
+    told = {"played": played, "order": order, "status": found.status()}
+    told["api"] = _api(played["tools"]["chat"])
     runtime.forget()
-    print(json.dumps({"played": played, "order": order, "status": status}), flush=True)
+    print(json.dumps(told), flush=True)
     os._exit(0)  # threads of Agent Zero stay
 
 

@@ -109,7 +109,7 @@ class Draft:
 
     @property
     def is_over(self) -> bool:
-        """Whether the coroutine's task has ended."""
+        """Returns whether the coroutine's task has ended."""
         return isinstance(self.place, asyncio.Task) and self.place.done()
 
     def fits(self, value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What is read of Agent Zero's own objects: chats, agents and messages, of the versions that are supported.
+"""Facts read from Agent Zero's own objects: chats, agents and messages, of all versions that are supported.
 
 Invariant: nothing here raises for an object that lacks a field, and nothing changes one.
 """
@@ -39,7 +39,7 @@ def trigger(agent: Any) -> Any:
 
 
 def runs_unknown_tool(agent: Any) -> bool:
-    """Returns whether the tool that runs is Agent Zero's stand-in for one that there is not. Its answer lists
-    those that there are."""
+    """Returns whether the tool that runs is Agent Zero's stand-in for an unknown one. Its answer lists those
+    that exist."""
     tool = getattr(getattr(agent, "loop_data", None), "current_tool", None)
     return type(tool).__name__ == "Unknown"
