@@ -220,6 +220,7 @@ class Scripted:
         place = _given[id(self.agent), task]
         _given[id(self.agent), task] += 1
         answers = SCRIPTS[task]
+        await asyncio.sleep(0.01)  # a model is never faster than the return of ``communicate``
         answer = answers[min(place, len(answers) - 1)]
         if callable(answer):
             answer = answer(self.agent, messages)
