@@ -23,6 +23,7 @@ from agent_zero_world import collecting, recorded
 from onward.contracts import Trajectory, validate
 from onward.integrations.agent_zero import install
 from onward.integrations.agent_zero.check import check
+from onward.integrations.agent_zero.importing import read_chat
 
 SOURCE, PYTHON = os.environ.get("AGENT_ZERO_SOURCE", ""), os.environ.get("AGENT_ZERO_PYTHON", "")
 OWN = ("usr", "agents", ".git")
@@ -89,6 +90,12 @@ def results(document: dict[str, Any]) -> list[Any]:
     """Returns the output of each turn, or its error."""
     told = [turn["result"] for turn in document["turns"]]
     return [one["output"] if one["success"] else one["error"] for one in told]
+
+
+def calls(document: dict[str, Any]) -> list[Any]:
+    """Returns tool and arguments of each turn that called one."""
+    actions = [turn["action"] for turn in document["turns"]]
+    return [(one["tool_name"], one["tool_args"]) for one in actions if "tool_name" in one]
 
 
 def status(document: dict[str, Any]) -> str:
@@ -202,6 +209,45 @@ def test_calls_in_fields_of_their_own_are_the_calls_of_one_turn(played: Played) 
         "response",
         {"text": "Done without JSON."},
     )
+
+
+def test_a_saved_chat_is_imported_as_what_was_recorded(played: Played) -> None:
+    compared = 0
+    for task in (
+        "tools",
+        "native",
+        "interrupted tool",
+        "interrupted answer",
+        "misformat",
+        "unknown",
+        "repairable",
+    ):
+        if task not in played.told["played"]:
+            continue
+        chat = played.root / "usr" / "chats" / played.told["played"][task]["chat"] / "chat.json"
+        (imported,) = read_chat(chat)
+        document = played.of(task)
+        assert imported["trajectory_id"] == document["trajectory_id"]
+        assert calls(imported) == calls(document), task
+        assert imported["metadata"]["outcome"] == document["metadata"]["outcome"]
+        compared += 1
+    assert compared >= 6
+
+
+def test_imported_subordinates_have_the_links_of_the_recorded_ones(played: Played) -> None:
+    chats = [path for path in (played.root / "usr" / "chats").glob("*/chat.json")]
+    imported = {one["trajectory_id"]: one for path in chats for one in read_chat(path)}
+    for task in ("nested 1", "nested 2", "one", "two"):
+        if task in ("one", "two") and "parallel" not in played.told["played"]:
+            continue
+        document = played.of(task)
+        links = [
+            one["metadata"]["parent_trajectory_id"] for one in (document, imported[document["trajectory_id"]])
+        ]
+        assert (
+            links[0] == links[1]
+            and imported[document["trajectory_id"]]["session_id"] == document["session_id"]
+        )
 
 
 def test_the_dispatcher_of_the_api_asks_for_login_token_and_key(played: Played) -> None:

@@ -263,6 +263,7 @@ def _until(check: Callable[[], Any], what: str) -> None:
 
 def _play(name: str) -> dict[str, Any]:
     from agent import AgentContext, UserMessage  # type: ignore
+    from helpers import persist_chat  # type: ignore
     from initialize import initialize_agent  # type: ignore
 
     context, before = AgentContext(config=initialize_agent()), slow
@@ -277,6 +278,7 @@ def _play(name: str) -> dict[str, Any]:
         answer = task.result_sync(timeout=WAIT)
     except BaseException as error:  # a killed task is a CancelledError
         answer = f"{type(error).__name__}: {error}"
+    persist_chat.save_tmp_chat(context)
     return {"chat": context.id, "answer": answer}
 
 
