@@ -256,8 +256,10 @@ def test_subordinates_in_chats_of_their_own_are_linked(tmp_path: Path) -> None:
     assert sorted(linked[1]) == sorted([left["trajectory_id"], right["trajectory_id"]])
 
 
-@pytest.mark.parametrize("name", ["../main1", "gone", ""])
+@pytest.mark.parametrize("name", ["../main1", "gone", "", "below1", "broken1"])
 def test_a_chat_that_names_no_chat_beside_it_is_read_alone(tmp_path: Path, name: str) -> None:
+    (tmp_path / "broken1").mkdir()
+    (tmp_path / "broken1" / "chat.json").write_text("{")
     (tmp_path / "below1").mkdir()
     path = tmp_path / "below1" / "chat.json"
     made = chat(MAIN, id="below1", output_data={"parent_context_id": name})

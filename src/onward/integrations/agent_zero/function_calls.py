@@ -1,7 +1,7 @@
 """Function calls in a chat file of a newer Agent Zero, which stores them in a message's metadata.
 
-With the Responses API the model calls tools in items of their own. The text of the message is then what it
-said beside them, or a final answer in plain words.
+With the Responses API the model calls tools in items of their own. The text of the message is then a remark
+beside them, or a final answer in plain words.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from onward.integrations.agent_zero.worker import action
 
 
 def items_of(message: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns what the API's answer was, as far as it is stored; empty for a message of another kind."""
+    """Returns the stored part of the API's answer; empty for a message of another kind."""
     metadata = message.get("metadata")
     found = metadata.get("responses") if isinstance(metadata, Mapping) else None
     return found if isinstance(found, Mapping) and found.get("mode") == "responses" else {}

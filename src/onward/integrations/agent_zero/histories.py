@@ -23,7 +23,7 @@ class Entry:
     """Tool and arguments of calls in fields of their own."""
     reasoning: str = ""
     is_final: bool = False
-    """Whether it is a final answer in plain words."""
+    """True for a final answer in plain words."""
 
 
 def entries_of(history: Any, folder: Path) -> list[Entry]:

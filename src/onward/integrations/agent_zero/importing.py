@@ -16,6 +16,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +38,7 @@ _ENDED = "the chat file ends before the task does"
 _MAX_BYTES = 512 << 20
 _PLAIN = re.compile(r"[A-Za-z0-9_-]{1,128}")
 _JOB = re.compile(r'"context_id":\s*"([A-Za-z0-9_-]{1,128})"')
-"""Chat of a parallel job in the text of its result."""
+"""Chat of a parallel job, in the text of its result."""
 _CALLS = ("tool_calls", "calls", "items")
 """Names under which the tool ``parallel`` takes its calls."""
 
@@ -115,46 +116,42 @@ def _name(path: Path, chat: Mapping[str, Any]) -> str:
 
 
 def _family(path: Path, chat: dict[str, Any]) -> list[Run]:
-    """Returns the tasks of a chat, and of the chats beside it that are its superior's and subordinates'."""
-    found = {_name(path, chat): _runs_of(path, chat)}
-    waiting = [] if path.name != NAME else _related(chat, found[_name(path, chat)])
-    while waiting:
-        name = waiting.pop()
+    """Returns the tasks of a chat, of its subordinates' chats beside it, and of all above it."""
+    runs = _runs_of(path, chat)
+    found = {_name(path, chat): runs}
+    below = {name for run in runs for turn in run.turns for call in turn["calls"] for name in call["chats"]}
+    above = [_above(chat)]
+    for name in chain(sorted(below), above):  # ``above`` grows meanwhile
         file = path.parent.parent / name / NAME
-        if name in found or not _PLAIN.fullmatch(name) or not file.is_file():
+        if path.name != NAME or name in found or not _PLAIN.fullmatch(name) or not file.is_file():
             continue
         found[name] = []
         try:
-            related = _load(file)
+            other = _load(file)
         except ConfigError:
             continue  # it is reported where it is read for itself
-        found[name] = _runs_of(file, related)
-        waiting += _related(related, found[name])
+        found[name] = _runs_of(file, other)
+        if name not in below:
+            above.append(_above(other))
     return [run for runs in found.values() for run in runs]
 
 
+def _above(chat: Mapping[str, Any]) -> str:
+    """Returns the chat of the superior, which newer versions name; empty for none."""
+    output = chat.get("output_data")
+    return str(output.get("parent_context_id") or "") if isinstance(output, Mapping) else ""
+
+
 def _runs_of(path: Path, chat: Mapping[str, Any]) -> list[Run]:
-    name, output = _name(path, chat), chat.get("output_data")
-    above = output.get("parent_context_id") if isinstance(output, Mapping) else None
+    name = _name(path, chat)
     runs: list[Run] = []
     for agent in chat["agents"]:
         runs += _runs(int(agent.get("number") or 0), entries_of(agent.get("history"), path.parent))
     for run in runs:
-        run.chat, run.above = name, str(above or name)
+        run.chat, run.above = name, _above(chat) or name
         run.id = task_id("\x1f".join(map(str, (name, run.number, run.first.id))))
         run.turns = list(_turns(run))
     return runs
-
-
-def _related(chat: Mapping[str, Any], runs: Sequence[Run]) -> list[str]:
-    """Returns the chats that a chat names: its superior's, and those in the results of its calls."""
-    output = chat.get("output_data")
-    names = [output.get("parent_context_id")] if isinstance(output, Mapping) else []
-    for entry in (entry for run in runs for entry in run.entries if not entry.is_model):
-        if isinstance(entry.content, Mapping):
-            names.append(entry.content.get("context_id"))
-            names += _JOB.findall(text_of(entry.content.get("tool_result", "")))
-    return [name for name in names if isinstance(name, str) and name]
 
 
 def _load(path: Path) -> dict[str, Any]:
@@ -229,7 +226,7 @@ def _answered(number: int, entry: Entry, new: list[tuple[str, Any]]) -> dict[str
     if entry.reasoning:
         turn["reasoning"] = entry.reasoning
     for tool, args in tools_of(entry):
-        call: dict[str, Any] = {"tool": tool, "args": args}
+        call: dict[str, Any] = {"tool": tool, "args": args, "chats": []}
         if tool == "response":
             told = args.get("text", args.get("message")) if isinstance(args, Mapping) else None
             call["result"] = str(told or "")
@@ -248,8 +245,9 @@ def _add_result(turn: dict[str, Any], content: Any) -> None:
         for call in turn["calls"]:
             if "result" not in call:
                 call["result"] = text_of(content["tool_result"])
+                call["chats"] = _JOB.findall(call["result"])
                 if isinstance(content.get("context_id"), str):
-                    call["chat"] = content["context_id"]  # of the subordinate that answered
+                    call["chats"].append(content["context_id"])
                 return
     for name, kind in (("system_warning", "warnings"), ("user_intervention", "interventions")):
         if name in content:
@@ -272,7 +270,7 @@ def _parents(runs: Sequence[Run]) -> dict[str, list[Any]]:
         )
         for above, number, call in calls:
             given = _delegated(call)
-            is_other = call.get("chat", run.chat) != run.chat
+            is_other = bool(call["chats"]) and run.chat not in call["chats"]
             if not is_other and asked in given and len(call.get("subordinates", ())) < len(given):
                 call.setdefault("subordinates", []).append(run.id)
                 found[run.id] = [above.id, number]
