@@ -79,6 +79,13 @@ async def test_only_answers_of_the_main_agent_have_buttons(page: Page, host: Hos
     await expect(bar(page, "sub-1").get_by_role("button")).to_have_count(1)
 
 
+async def test_a_code_block_in_an_answer_gets_no_buttons(page: Page, host: Host) -> None:
+    await show(page, host, answer("answer-1", "Run this: ```ls```"))
+    await expect(page.locator("#message-answer-1 .step-action-buttons")).to_have_count(2)
+    await expect(page.locator("#message-answer-1 [data-onward-vote]")).to_have_count(7)
+    await expect(page.locator(".code-block-wrapper button")).to_have_count(1)
+
+
 async def test_all_can_be_done_by_keyboard_and_read_by_a_screen_reader(page: Page, host: Host) -> None:
     await show(page, host, answer("answer-1"))
     for _ in range(2):  # the host's copy button, then the first of ours

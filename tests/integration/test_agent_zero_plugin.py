@@ -615,6 +615,7 @@ async def test_the_host_imports_nothing_of_onward_and_nothing_heavy(tmp_path: Pa
         "import asyncio, sys\n"
         f"sys.path[:0] = [{str(CHILD.parent)!r}]\n"
         "from agent_zero_host import Host\n"
+        "import agent_zero_tools\n"
         "from pathlib import Path\n"
         "before = set(sys.modules)\n"
         "async def main():\n"

@@ -172,6 +172,101 @@ def test_a_long_result_is_read_from_its_file_and_from_no_other_folder(folder: Pa
     assert read_chat(folder / "chat.json")[0]["turns"][0]["result"]["output"] == "short"
 
 
+def of_responses(text: str, name: str, *items: dict[str, Any]) -> dict[str, Any]:
+    """Returns an answer as it is stored with the Responses API."""
+    stored = {"response_id": "r1", "output_items": list(items), "mode": "responses", "state": "provider"}
+    return {**message(True, text, name), "metadata": {"responses": stored}, "sequence": 2}
+
+
+def test_function_calls_and_plain_answers_of_the_responses_api_are_read(tmp_path: Path) -> None:
+    thinking = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "Both at once."}]}
+    calls = [
+        {"type": "function_call", "name": "shell", "arguments": json.dumps({"cmd": cmd}), "call_id": cmd}
+        for cmd in ("ls", "pwd")
+    ]
+    told = {"type": "message", "content": [{"type": "output_text", "text": "I look."}]}
+    main = history(
+        topic(
+            message(False, {"user_message": "Look around"}, "m1"),
+            of_responses("I look.", "m2", thinking, told, *calls),
+            message(False, {"tool_name": "shell", "tool_result": "a b"}, "m3"),
+            message(False, {"tool_name": "shell", "tool_result": "/root"}, "m4"),
+            of_responses("Two files in /root.", "m5"),
+        ),
+        topic(
+            message(False, {"user_message": "And now?"}, "m6"),
+            of_responses("Nothing.", "m7"),
+        ),
+    )
+    path = tmp_path / "chat.json"
+    path.write_text(json.dumps(chat(main)))
+    now, first = read_chat(path)
+    listed, placed, last = first["turns"]
+    assert listed["thought_process"] == ["Both at once.", "I look."]
+    assert [(one["action"]["tool_args"], one["result"]["output"]) for one in (listed, placed)] == [
+        ({"cmd": "ls"}, "a b"),
+        ({"cmd": "pwd"}, "/root"),
+    ]
+    assert (last["action"]["type"], last["result"]["output"]) == ("response", "Two files in /root.")
+    assert now["task_context"]["instructions"] == "And now?"
+    assert [one["metadata"]["outcome"]["status"] for one in (first, now)] == ["completed_successfully"] * 2
+
+
+def test_subordinates_in_chats_of_their_own_are_linked(tmp_path: Path) -> None:
+    jobs = [{"tool_name": "call_subordinate", "tool_args": {"message": one}} for one in ("left ", "right")]
+    main = history(
+        topic(
+            message(False, {"user_message": "Divide"}, "m1"),
+            message(True, say("call_subordinate", message="dig"), "m2"),
+            message(False, {"tool_name": "call_subordinate", "tool_result": "x", "context_id": "dig1"}, "m3"),
+            message(True, say("parallel", tool_calls=jobs), "m4"),
+            message(
+                False,
+                {
+                    "tool_name": "parallel",
+                    "tool_result": json.dumps({"jobs": [{"context_id": "left1"}, {"context_id": "right1"}]}),
+                },
+                "m5",
+            ),
+            message(True, say("response", text="Done."), "m6"),
+        )
+    )
+    (tmp_path / "main1").mkdir()
+    (tmp_path / "main1" / "chat.json").write_text(json.dumps(chat(main, id="main1")))
+    for name, text in (("dig1", "dig"), ("left1", "left"), ("right1", "right"), ("other1", "dig")):
+        below = history(
+            topic(
+                message(False, {"user_message": text}, f"{name}-m"),
+                message(True, say("response", text="ok"), f"{name}-a"),
+            )
+        )
+        made = chat(below, id=name, output_data={"parent_context_id": "main1", "parent_agent_number": 0})
+        made["agents"][0]["number"] = 1
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "chat.json").write_text(json.dumps(made))
+    (above,) = read_chat(tmp_path / "main1" / "chat.json")
+    dig, left, right = (read_chat(tmp_path / name / "chat.json")[0] for name in ("dig1", "left1", "right1"))
+    for one, turn in ((dig, 1), (left, 2), (right, 2)):
+        assert one["metadata"]["parent_trajectory_id"] == above["trajectory_id"]
+        assert (one["metadata"]["parent_turn"], one["session_id"]) == (turn, above["session_id"])
+        assert one["agent_id"].startswith("subordinate-")
+    assert "parent_trajectory_id" not in read_chat(tmp_path / "other1" / "chat.json")[0]["metadata"]
+    linked = [turn["result"].get("subordinate_trajectories", []) for turn in above["turns"]]
+    assert linked[0] == [dig["trajectory_id"]] and linked[2] == []
+    assert sorted(linked[1]) == sorted([left["trajectory_id"], right["trajectory_id"]])
+
+
+@pytest.mark.parametrize("name", ["../main1", "gone", "", "below1", "broken1"])
+def test_a_chat_that_names_no_chat_beside_it_is_read_alone(tmp_path: Path, name: str) -> None:
+    (tmp_path / "broken1").mkdir()
+    (tmp_path / "broken1" / "chat.json").write_text("{")
+    (tmp_path / "below1").mkdir()
+    path = tmp_path / "below1" / "chat.json"
+    made = chat(MAIN, id="below1", output_data={"parent_context_id": name})
+    path.write_text(json.dumps(made))
+    assert "parent_trajectory_id" not in read_chat(path)[0]["metadata"]
+
+
 def test_an_intervention_belongs_to_the_task_that_it_interrupts(tmp_path: Path) -> None:
     told = history(
         topic(

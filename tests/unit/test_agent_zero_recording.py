@@ -305,7 +305,7 @@ async def test_an_answer_that_an_intervention_cuts_is_kept(host: Host, seen: Col
         asked += 1
         if asked == 1:
             context.communicate(UserMessage("Shorter, please."))
-            agent.handle_intervention("Once upon a")  # as Agent Zero does while the answer streams
+            agent.handle_intervention("Once upon a")  # as Agent Zero does when the answer has just ended
         return say("response", text="ok")
 
     host.model = lambda agent, lines: model(agent)
@@ -412,25 +412,24 @@ async def test_a_task_that_ends_before_its_model_was_asked_has_one_turn(host: Ho
     assert document["turns"][0]["result"]["error"] == "RuntimeError: another plugin"
 
 
-async def test_a_task_that_ended_without_a_hook_is_abandoned_after_hours(
+async def test_a_silent_task_is_abandoned_after_hours(
     host: Host, seen: Collected, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def vanish(agent: Agent, args: dict[str, Any]) -> str:
-        agent.context.task.cancel()  # type: ignore[union-attr]  # as if its thread were killed
-        await asyncio.sleep(10)
-        return ""
-
-    host.tools["vanish"] = vanish
-    script(host, say("vanish"))
-    await host.ask("Go")
-    host.runtime.tick()
-    assert seen.documents() == [] and host.runtime.recording.in_progress == 1
     from usr.plugins.onward.helpers import recording  # type: ignore
 
-    monkeypatch.setattr(recording, "SILENT_SECONDS", -1.0)
-    host.runtime.tick()
+    async def wait(agent: Agent, args: dict[str, Any]) -> str:
+        host.runtime.tick()
+        assert seen.documents() == []
+        monkeypatch.setattr(recording, "SILENT_SECONDS", -1.0)
+        host.runtime.tick()
+        return "late"
+
+    host.tools["wait"] = wait
+    script(host, say("wait"), say("response", text="ok"))
+    assert await host.ask("Go") == "ok"
     (document,) = seen.documents()
     assert document["metadata"]["outcome"] == {"status": "abandoned"}
+    assert document["turns"][0]["result"]["error"] == "no event of this task came for six hours"
 
 
 async def test_a_task_above_its_limit_leaves_whole_values_out(host: Host, seen: Collected) -> None:

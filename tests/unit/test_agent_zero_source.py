@@ -32,6 +32,24 @@ STRUCTURES = {
     "helpers/history.py": ("class Topic", "class Bulk", '"_cls"', "new_topic", "self.messages"),
     "helpers/extension.py": ("def extensible", "def call_extensions_async", "def call_extensions_sync"),
     "helpers/plugins.py": ("def get_plugin_config",),
+    "helpers/api.py": (
+        "class ApiHandler",
+        "async def process(self, input",
+        "def requires_api_key",
+        "return cls.requires_auth()",
+        '"X-CSRF-Token"',
+        "plugins.find_plugin_dir",
+    ),
+    "webui/js/messages.js": (
+        'callJsExtensions("set_messages_after_loop", context)',
+        "results",
+        "args: arguments[0]",
+        "step-action-buttons",
+        "message-body",
+    ),
+    "webui/js/api.js": ("function callJsonApi", "X-CSRF-Token", "json_api_call_after"),
+    "webui/components/messages/action-buttons/simple-action-buttons.js": ("createActionButton",),
+    "webui/components/notifications/notification-store.js": ("toastFrontendError",),
     "agent.py": ("_superior", "class UserMessage", "InterventionException", "last_user_message", "iteration"),
 }
 needs_source = pytest.mark.skipif(not SOURCE, reason="AGENT_ZERO_SOURCE names no checkout")

@@ -150,4 +150,4 @@ async def show(page: Page, host: Host, *messages: dict[str, Any], again: bool = 
 
 
 def bar(page: Page, message_id: str = "answer-1"):
-    return page.locator(f"#message-{message_id} .step-action-buttons")
+    return page.locator(f"#message-{message_id} .message > .step-action-buttons")

@@ -3,10 +3,13 @@
 ``Host`` puts the plugin below a folder of its own and puts Agent Zero's module names in place, so that the
 plugin's files run unchanged. The order of one task is that of the pinned version:
 
-hist_add_user_message → monologue/start → monologue_start → [message_loop_start → message_loop_prompts_after →
-before_main_llm_call → chat_model_call_before → chat_model_call_after → hist_add_ai_response → process_tools →
-tool_execute_before → tool_execute_after → hist_add_tool_result → message_loop_end]* → monologue_end →
-monologue/end → process_chain_end.
+hist_add_user_message → monologue/start → monologue_start → [message_loop_start →
+message_loop_prompts_before → system_prompt → message_loop_prompts_after → before_main_llm_call →
+chat_model_call_before → chat_model_call_after → reasoning_stream_end → response_stream_end →
+hist_add_ai_response → process_tools → tool_execute_before → tool_execute_after → hist_add_tool_result →
+message_loop_end]* → monologue_end → monologue/end → process_chain_end.
+
+``test_agent_zero_real.py`` compares this order with that of a checkout.
 """
 
 from __future__ import annotations
@@ -201,40 +204,52 @@ class Agent:
 
     @extensible(_extensions, "agent/Agent/monologue")
     async def monologue(self) -> Any:
-        host = self.context.host
-        self.loop_data = LoopData()
-        await _extensions().call_async("monologue_start", self, loop_data=self.loop_data)
+        while True:
+            try:
+                self.loop_data = LoopData()
+                await _extensions().call_async("monologue_start", self, loop_data=self.loop_data)
+                while self.loop_data.iteration < self.context.host.rounds:
+                    self.context.streaming = self
+                    self.loop_data.iteration += 1
+                    await _extensions().call_async("message_loop_start", self, loop_data=self.loop_data)
+                    self.handle_intervention()
+                    found = await self._round()
+                    if found:
+                        return found
+                return None
+            except Exception as error:
+                await self.handle_exception("monologue", error)
+            finally:
+                self.context.streaming = None
+                if self.context.is_running:
+                    await _extensions().call_async("monologue_end", self, loop_data=self.loop_data)
+
+    async def _round(self) -> Any:
+        """Returns the final text, or None if the loop goes on."""
         try:
-            while self.loop_data.iteration < host.rounds:
-                self.context.streaming = self
-                self.loop_data.iteration += 1
-                await _extensions().call_async("message_loop_start", self, loop_data=self.loop_data)
-                try:
-                    self.handle_intervention()
-                    prompt = await self._prompt()
-                    await _extensions().call_async("before_main_llm_call", self, loop_data=self.loop_data)
-                    self.handle_intervention()
-                    answer, _ = await self.call_chat_model(prompt)
-                    self.handle_intervention(answer)
-                    if answer == self.loop_data.last_response:
-                        self.hist_add_ai_response(answer)
-                        self.hist_add_warning("You have sent the same message again.")
-                    else:
-                        self.hist_add_ai_response(answer)
-                        found = await self.process_tools(answer)
-                        if found:
-                            return found
-                except Exception as error:
-                    await self.handle_exception("message_loop", error)
-                finally:
-                    if self.context.is_running:
-                        await _extensions().call_async("message_loop_end", self, loop_data=self.loop_data)
+            prompt = await self._prompt()
+            await _extensions().call_async("before_main_llm_call", self, loop_data=self.loop_data)
+            self.handle_intervention()
+            answer, _ = await self.call_chat_model(prompt)
+            self.handle_intervention(answer)
+            for point in ("reasoning_stream_end", "response_stream_end"):
+                await _extensions().call_async(point, self, loop_data=self.loop_data)
+                self.handle_intervention(answer)
+            if answer == self.loop_data.last_response:
+                self.hist_add_ai_response(answer)
+                self.hist_add_warning("You have sent the same message again.")
+                return None
+            self.hist_add_ai_response(answer)
+            return await self.process_tools(answer)
+        except Exception as error:
+            await self.handle_exception("message_loop", error)
         finally:
-            self.context.streaming = None
             if self.context.is_running:
-                await _extensions().call_async("monologue_end", self, loop_data=self.loop_data)
+                await _extensions().call_async("message_loop_end", self, loop_data=self.loop_data)
 
     async def _prompt(self) -> list[Line]:
+        await _extensions().call_async("message_loop_prompts_before", self, loop_data=self.loop_data)
+        await _extensions().call_async("system_prompt", self, system_prompt=[], loop_data=self.loop_data)
         await _extensions().call_async("message_loop_prompts_after", self, loop_data=self.loop_data)
         lines = [Line("system", self.context.host.system)]
         for message in self.history.all():
@@ -259,6 +274,7 @@ class Agent:
         host.models.append(call["model"])
         answer = host.model(self, call["messages"])
         text = answer if isinstance(answer, str) else await answer
+        self.handle_intervention()  # called for each part of an answer that streams, before it is taken
         reasoning = host.reasoning
         await _extensions().call_async(
             "chat_model_call_after", self, call_data=call, response=text, reasoning=reasoning
@@ -278,10 +294,8 @@ class Agent:
     async def execute_tool(self, raw: str, args: dict[str, Any], *, is_stored: bool = True) -> Any:
         name = raw.partition(":")[0]
         tool = self.context.host.tools.get(name)
-        if tool is None:
-            self.hist_add_warning(f"Tool {raw} not found.")
-            return None
-        running = types.SimpleNamespace(name=name, progress="")
+        running = Running(name) if tool else Unknown(name)
+        tool = tool or self.context.host.unknown
         self.loop_data.current_tool = running
         try:
             self.handle_intervention()
@@ -319,6 +333,8 @@ class Agent:
         if isinstance(exception, TemporaryError):
             self.hist_add_warning(f"{exception}")
             return
+        if isinstance(exception, HandledException):
+            raise exception
         raise HandledException(exception)
 
     @extensible(_extensions, "agent/Agent/hist_add_user_message")
@@ -342,7 +358,9 @@ class Agent:
 
     @extensible(_extensions, "agent/Agent/hist_add_tool_result")
     def hist_add_tool_result(self, tool_name: str, tool_result: str) -> Message:
-        return self._add(Message(False, {"tool_name": tool_name, "tool_result": tool_result}))
+        data = {"tool_name": tool_name, "tool_result": tool_result}
+        _extensions().call_sync("hist_add_tool_result", self, data=data)
+        return self._add(Message(False, data))
 
     def _add(self, message: Message) -> Message:
         _extensions().call_sync(
@@ -352,41 +370,19 @@ class Agent:
         return message
 
 
+class Running:
+    """A tool at work."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.progress = name, ""
+
+
+class Unknown(Running):
+    """Agent Zero's stand-in for an unknown tool. It runs like any other."""
+
+
 class TemporaryError(Exception):
     """An error after which Agent Zero goes on."""
-
-
-async def respond(agent: Agent, args: dict[str, Any]) -> Response:
-    return Response(args["text"], break_loop=True)
-
-
-async def call_subordinate(agent: Agent, args: dict[str, Any]) -> Response:
-    below = agent.data.get("_subordinate")
-    if below is None or str(args.get("reset", "")).lower() == "true":
-        below = Agent(agent.number + 1, Config(args.get("profile", agent.config.profile)), agent.context)
-        below.data["_superior"] = agent
-        agent.data["_subordinate"] = below
-    below.hist_add_user_message(UserMessage(args["message"]))
-    return Response(str(await below.monologue()))
-
-
-async def parallel(agent: Agent, args: dict[str, Any]) -> Response:
-    """Runs calls at once: a subordinate in a chat of its own, a tool by a helper agent in the background."""
-
-    async def one(call: dict[str, Any]) -> str:
-        name, given = call["tool_name"], call["tool_args"]
-        if name == "call_subordinate":
-            own = AgentContext(agent.context.host, Kind.USER, given.get("profile", ""))
-            own.data["_parallel_parent_context_id"] = agent.context.id
-            own.agent0.number = agent.number + 1
-            own.agent0.hist_add_user_message(UserMessage(given["message"]))
-            own.task = asyncio.current_task()
-            return str(await own.agent0.monologue())
-        own = AgentContext(agent.context.host, Kind.BACKGROUND)
-        own.data["_parallel_parent_context_id"] = agent.context.id
-        return str(await own.agent0.execute_tool(name, given, is_stored=False))
-
-    return Response(json.dumps(await asyncio.gather(*map(one, args["tool_calls"]))))
 
 
 class Host:
@@ -408,11 +404,10 @@ class Host:
         self.model: Model = lambda agent, messages: say("response", text="done")
         self.new_model: Callable[[], ModelWrapper] = ModelWrapper
         self.models: list[ModelWrapper] = []
-        self.tools: dict[str, Tool] = {
-            "response": respond,
-            "call_subordinate": call_subordinate,
-            "parallel": parallel,
-        }
+        from agent_zero_tools import TOOLS, unknown  # which imports this module
+
+        self.tools: dict[str, Tool] = dict(TOOLS)
+        self.unknown: Tool = unknown
         self.config = {"enabled": True, **(config or {})}
         self.config_of: Callable[[Any], dict[str, Any]] = lambda agent: self.config
         self.plugin = root / "usr" / "plugins" / "onward"

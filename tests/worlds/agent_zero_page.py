@@ -45,6 +45,18 @@ import { createActionButton } from "/components/messages/action-buttons/simple-a
 import { callJsonApi } from "/js/api.js";
 globalThis.getContext = () => "chat0001";
 globalThis.callJsonApi = callJsonApi;
+// A code block in an answer has a bar of its own.
+function drawContent(content, text) {
+  const [before, code] = text.split("```");
+  content.textContent = before;
+  if (code === undefined) return;
+  const block = document.createElement("div");
+  block.className = "code-block-wrapper";
+  block.innerHTML = "<pre><code></code></pre><div class=step-action-buttons></div>";
+  block.querySelector("code").textContent = code;
+  block.querySelector(".step-action-buttons").append(createActionButton("copy", "", () => {}));
+  content.append(block);
+}
 globalThis.setMessages = async (messages) => {
   const results = [];
   for (const args of messages) {
@@ -52,13 +64,14 @@ globalThis.setMessages = async (messages) => {
     if (!element) {
       element = document.createElement("div");
       element.id = "message-" + args.id;
-      element.innerHTML = "<div class=text></div><div class=step-action-buttons></div>";
+      element.innerHTML = "<div class=message><div class=message-body><div class=msg-content></div></div>"
+        + "<div class=step-action-buttons></div></div>";
       document.getElementById("chat-history").append(element);
     }
-    element.querySelector(".text").textContent = args.content;
-    const bar = element.querySelector(".step-action-buttons");
+    drawContent(element.querySelector(".msg-content"), args.content);
+    const bar = element.querySelector(".message > .step-action-buttons");
     bar.textContent = "";
-    bar.append(createActionButton("content_copy", "Copy", () => {}));
+    bar.append(createActionButton("copy", "", () => {}));
     for (const icon of globalThis.others || []) bar.append(createActionButton(icon, "Another's", () => {}));
     results.push({ args, result: { element } });
   }
@@ -88,10 +101,12 @@ export async function callJsonApi(endpoint, data) {
 }
 """
 BUTTONS_JS = """
-export function createActionButton(icon, text, handler) {
+const KNOWN = { copy: ["content_copy", "Copy"] };
+export function createActionButton(type, label, handler) {
+  const [icon, text] = KNOWN[type] || [type, label];
   const button = document.createElement("button");
   button.type = "button";
-  button.className = "action-button action-" + icon;
+  button.className = "action-button action-" + type;
   button.title = text;
   button.setAttribute("aria-label", text);
   const image = document.createElement("span");

@@ -29,7 +29,14 @@ OUTBOX_MB = 1024
 LONGEST_SHOWN = 60
 """Characters that are shown of another server's answer."""
 _IMPLICIT = "_functions"
-_SEARCHED = ("*.py", "helpers/*.py", "extensions/python/**/*.py", "webui/js/*.js", "webui/**/*.html")
+_SEARCHED = (
+    "*.py",
+    "api/*.py",
+    "helpers/*.py",
+    "extensions/python/**/*.py",
+    "webui/js/*.js",
+    "webui/**/*.html",
+)
 """Files of Agent Zero that name its extension points."""
 
 

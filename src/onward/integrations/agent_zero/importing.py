@@ -12,14 +12,17 @@ gives, so a task that was recorded is not imported again.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path, PurePath
+from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onward.bus.outbox import Outbox
 from onward.errors import ConfigError, ConflictError, ContractError
+from onward.integrations.agent_zero.histories import Entry, entries_of, text_of, tools_of
 from onward.integrations.agent_zero.plugin.helpers.recording import task_id
 from onward.integrations.agent_zero.worker import action
 from onward.integrations.agent_zero.worker.assembly import Assembly
@@ -33,15 +36,11 @@ LOST = ("message_times", "model", "reasoning", "prompts")
 NAME = "chat.json"
 _ENDED = "the chat file ends before the task does"
 _MAX_BYTES = 512 << 20
-
-
-@dataclass
-class Entry:
-    """One message of a history."""
-
-    is_model: bool
-    content: Any
-    id: str
+_PLAIN = re.compile(r"[A-Za-z0-9_-]{1,128}")
+_JOB = re.compile(r'"context_id":\s*"([A-Za-z0-9_-]{1,128})"')
+"""Chat of a parallel job, in the text of its result."""
+_CALLS = ("tool_calls", "calls", "items")
+"""Names under which the tool ``parallel`` takes its calls."""
 
 
 @dataclass
@@ -50,6 +49,9 @@ class Run:
 
     number: int
     first: Entry
+    chat: str = ""
+    above: str = ""
+    """Chat of its superior: its own, or in newer versions another."""
     entries: list[Entry] = field(default_factory=list)
     id: str = ""
     turns: list[dict[str, Any]] = field(default_factory=list)
@@ -74,14 +76,10 @@ def read_chat(path: Path, **facts: Any) -> list[dict[str, Any]]:
     """Returns the trajectories of one chat file, in the order of the agents and of their tasks. ``facts`` are
     those of ``Assembly.document``. Raises ConfigError for a file that is no chat of Agent Zero."""
     chat = _load(path)
-    name = str(chat.get("id") or (path.parent.name if path.name == NAME else path.stem))
-    runs: list[Run] = []
-    for agent in chat["agents"]:
-        runs += _runs(int(agent.get("number") or 0), _entries(agent.get("history"), path.parent))
-    for run in runs:
-        run.id = task_id("\x1f".join(map(str, (name, run.number, run.first.id))))
-        run.turns = list(_turns(run))
-    parents = _parents(runs)
+    name = _name(path, chat)
+    family = _family(path, chat)
+    runs = [run for run in family if run.chat == name]
+    parents = _parents(family)
     began, ended = _time(chat.get("created_at")), _time(chat.get("last_message"))
     began = began or ended or 0.0
     made = []
@@ -113,6 +111,49 @@ def read_chat(path: Path, **facts: Any) -> list[dict[str, Any]]:
     return made
 
 
+def _name(path: Path, chat: Mapping[str, Any]) -> str:
+    return str(chat.get("id") or (path.parent.name if path.name == NAME else path.stem))
+
+
+def _family(path: Path, chat: dict[str, Any]) -> list[Run]:
+    """Returns the tasks of a chat, of its subordinates' chats beside it, and of all above it."""
+    runs = _runs_of(path, chat)
+    found = {_name(path, chat): runs}
+    below = {name for run in runs for turn in run.turns for call in turn["calls"] for name in call["chats"]}
+    above = [_above(chat)]
+    for name in chain(sorted(below), above):  # ``above`` grows meanwhile
+        file = path.parent.parent / name / NAME
+        if path.name != NAME or name in found or not _PLAIN.fullmatch(name) or not file.is_file():
+            continue
+        found[name] = []
+        try:
+            other = _load(file)
+        except ConfigError:
+            continue  # it is reported where it is read for itself
+        found[name] = _runs_of(file, other)
+        if name not in below:
+            above.append(_above(other))
+    return [run for runs in found.values() for run in runs]
+
+
+def _above(chat: Mapping[str, Any]) -> str:
+    """Returns the chat of the superior, which newer versions name; empty for none."""
+    output = chat.get("output_data")
+    return str(output.get("parent_context_id") or "") if isinstance(output, Mapping) else ""
+
+
+def _runs_of(path: Path, chat: Mapping[str, Any]) -> list[Run]:
+    name = _name(path, chat)
+    runs: list[Run] = []
+    for agent in chat["agents"]:
+        runs += _runs(int(agent.get("number") or 0), entries_of(agent.get("history"), path.parent))
+    for run in runs:
+        run.chat, run.above = name, _above(chat) or name
+        run.id = task_id("\x1f".join(map(str, (name, run.number, run.first.id))))
+        run.turns = list(_turns(run))
+    return runs
+
+
 def _load(path: Path) -> dict[str, Any]:
     try:
         if path.stat().st_size > _MAX_BYTES:
@@ -129,54 +170,6 @@ def _load(path: Path) -> dict[str, Any]:
     return chat
 
 
-def _entries(history: Any, folder: Path) -> list[Entry]:
-    """Returns the messages of a history in order, in whichever form it was stored."""
-    if isinstance(history, str):
-        try:
-            history = json.loads(history) if history.strip() else {}
-        except ValueError:
-            return []
-    if isinstance(history, Mapping):
-        found = list(_within(history))
-    elif isinstance(history, list):
-        found = [one for one in history if isinstance(one, Mapping)]
-    else:
-        return []
-    entries = []
-    for number, message in enumerate(found):
-        is_model = bool(message["ai"]) if "ai" in message else message.get("type") in ("ai", "assistant")
-        content = _whole(message.get("content", message.get("summary", "")), folder)
-        entries.append(Entry(is_model, content, str(message.get("id") or f"message-{number}")))
-    return entries
-
-
-def _within(record: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Yields the messages below a record of any kind: History, Bulk, Topic, Message. A topic that was
-    summarised still has its messages."""
-    if record.get("_cls") == "Message" or ("ai" in record and "content" in record):
-        yield record
-        return
-    current = record.get("current")
-    for name in ("bulks", "records", "topics", "messages"):
-        for one in record.get(name) or ():
-            if isinstance(one, Mapping):
-                yield from _within(one)
-    if isinstance(current, Mapping):
-        yield from _within(current)
-
-
-def _whole(content: Any, folder: Path) -> Any:
-    """Returns a tool's result with the text of the file beside the chat, if it names one that is there. Only
-    the file's name is used: the path is the host's own."""
-    if not isinstance(content, Mapping) or not isinstance(content.get("file"), str):
-        return content
-    path = folder / "messages" / PurePath(content["file"]).name
-    try:
-        return {**content, "tool_result": path.read_text(encoding="utf-8", errors="replace")}
-    except OSError:
-        return content
-
-
 def _runs(number: int, entries: Sequence[Entry]) -> Iterator[Run]:
     """Splits a history at the messages that begin a task. A message of the user before the agent has given
     its final answer is an intervention, under whichever name it was stored."""
@@ -191,7 +184,7 @@ def _runs(number: int, entries: Sequence[Entry]) -> Iterator[Run]:
         elif run is not None:
             run.entries.append(entry)
         if entry.is_model:
-            is_over = action.read(_text(entry.content)).get("tool_name") == "response"
+            is_over = entry.is_final or any(tool == "response" for tool, _ in tools_of(entry))
     if run is not None:
         yield run
 
@@ -223,19 +216,17 @@ def _turns(run: Run) -> Iterator[dict[str, Any]]:
 
 
 def _answered(number: int, entry: Entry, new: list[tuple[str, Any]]) -> dict[str, Any]:
-    response = _text(entry.content)
-    answer = action.read(response)
     turn: dict[str, Any] = {
         "n": number,
         "new": new,
-        "response": response,
+        "response": text_of(entry.content),
         "messages": [entry.id],
         "calls": [],
     }
-    tool = answer.get("tool_name")
-    if isinstance(tool, str) and tool:
-        args = answer.get("tool_args")
-        call: dict[str, Any] = {"tool": tool.partition(":")[0], "args": args}
+    if entry.reasoning:
+        turn["reasoning"] = entry.reasoning
+    for tool, args in tools_of(entry):
+        call: dict[str, Any] = {"tool": tool, "args": args, "chats": []}
         if tool == "response":
             told = args.get("text", args.get("message")) if isinstance(args, Mapping) else None
             call["result"] = str(told or "")
@@ -248,16 +239,19 @@ def _add_result(turn: dict[str, Any], content: Any) -> None:
     if not isinstance(content, Mapping):
         waiting = [call for call in turn["calls"] if "result" not in call]
         if waiting:
-            waiting[0]["result"] = _text(content)
+            waiting[0]["result"] = text_of(content)
         return
     if "tool_result" in content:
         for call in turn["calls"]:
             if "result" not in call:
-                call["result"] = _text(content["tool_result"])
+                call["result"] = text_of(content["tool_result"])
+                call["chats"] = _JOB.findall(call["result"])
+                if isinstance(content.get("context_id"), str):
+                    call["chats"].append(content["context_id"])
                 return
     for name, kind in (("system_warning", "warnings"), ("user_intervention", "interventions")):
         if name in content:
-            turn.setdefault(kind, []).append(_text(content[name]))
+            turn.setdefault(kind, []).append(text_of(content[name]))
             if kind == "warnings":
                 turn["calls"] = [call for call in turn["calls"] if "result" in call]
 
@@ -266,21 +260,38 @@ def _parents(runs: Sequence[Run]) -> dict[str, list[Any]]:
     """Returns the turn that called each subordinate: the call with the same message, each taken once."""
     found: dict[str, list[Any]] = {}
     for run in runs:
-        asked = _request_text(run.first.content)
-        for above in runs:
-            if above.number != run.number - 1 or run.id in found:
-                continue
-            for turn in above.turns:
-                for call in turn["calls"]:
-                    args = call.get("args")
-                    told = args.get("message") if isinstance(args, Mapping) else None
-                    if call["tool"] in action.DELEGATIONS and told == asked and "subordinates" not in call:
-                        call["subordinates"] = [run.id]
-                        found[run.id] = [above.id, turn["n"]]
-                        break
-                if run.id in found:
-                    break
+        asked = str(_request_text(run.first.content) or "").strip()
+        calls = (
+            (above, turn["n"], call)
+            for above in runs
+            if above.number == run.number - 1 and above.chat == run.above
+            for turn in above.turns
+            for call in turn["calls"]
+        )
+        for above, number, call in calls:
+            given = _delegated(call)
+            is_other = bool(call["chats"]) and run.chat not in call["chats"]
+            if not is_other and asked in given and len(call.get("subordinates", ())) < len(given):
+                call.setdefault("subordinates", []).append(run.id)
+                found[run.id] = [above.id, number]
+                break
     return found
+
+
+def _delegated(call: Mapping[str, Any]) -> list[str]:
+    """Returns the messages that a call gives to subordinates, alone or among parallel ones."""
+    args = call.get("args")
+    if not isinstance(args, Mapping):
+        return []
+    if call["tool"] in action.DELEGATIONS:
+        return [str(args.get("message") or "").strip()]
+    listed = next((args[name] for name in _CALLS if isinstance(args.get(name), list)), [])
+    inner = [
+        {"tool": one["tool_name"], "args": one.get("tool_args")}
+        for one in listed
+        if isinstance(one, Mapping) and one.get("tool_name") in action.DELEGATIONS
+    ]
+    return [message for one in inner for message in _delegated(one)]
 
 
 def _root(run: Run, parents: Mapping[str, Sequence[Any]]) -> str:
@@ -296,14 +307,6 @@ def _request_text(content: Any) -> Any:
 
 def _shown(content: Any) -> Any:
     return content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
-
-
-def _text(content: Any) -> str:
-    if isinstance(content, str):
-        return content
-    if isinstance(content, Mapping) and isinstance(content.get("preview"), str):
-        return content["preview"]
-    return json.dumps(content, ensure_ascii=False)
 
 
 def _time(text: Any) -> float:

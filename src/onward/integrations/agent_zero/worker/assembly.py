@@ -136,6 +136,8 @@ def _turns(raw: Event, before: Event, first: int, closed: Event) -> list[dict[st
     at = _time(raw["at"])
     seen = _observation(raw, before, first)
     thoughts = action.thoughts(answer, str(raw.get("reasoning") or ""))
+    if calls and not answer and response and calls[0]["tool"] != "response":
+        thoughts.append(response)  # text beside calls that have a field of their own
     if not calls:
         taken = _uncalled(response, answer)
         result = _without_call(raw, before, answer, closed)
@@ -203,7 +205,7 @@ def _uncalled(response: str, answer: Mapping[str, Any]) -> dict[str, Any]:
 def _without_call(raw: Event, before: Event, answer: Mapping[str, Any], closed: Event) -> dict[str, Any]:
     """Returns the result of an answer that ran no tool."""
     told = [_words(one) for one in (*raw.get("errors", ()), *raw.get("warnings", ()))]
-    if raw.get("cut"):
+    if raw.get("cut") or (raw.get("interventions") and "response" not in raw):
         return {"success": False, "error": "cancelled: the user wrote before the answer was complete"}
     if "response" not in raw:
         return {"success": False, "error": told[0] if told else _ended(closed)}

@@ -77,6 +77,9 @@ class TurnDraft:
         waiting = [call for call in reversed(self.calls) if call.is_open and tool in (None, call.tool)]
         return next((call for call in waiting if call.place == place), waiting[0] if waiting else None)
 
+    def last_call(self, tool: str) -> Call | None:
+        return next((call for call in reversed(self.calls) if call.tool == tool), None)
+
     def document(self) -> dict[str, Any]:
         calls = [call.document() for call in self.calls]
         values = {name: list(one) if isinstance(one, list) else one for name, one in self.values.items()}
@@ -92,11 +95,22 @@ class Draft:
     agent: Any
     context_id: str
     limit: int
+    place: object = None
+    """Coroutine's task, or thread, that runs it."""
     prompt: list[Line] = field(default_factory=list)
     turn: TurnDraft | None = None
+    parallel: TurnDraft | None = None
+    """The latest turn that started tools in parallel."""
+    helpers: dict[int, TurnDraft] = field(default_factory=dict)
+    """Agent that runs a parallel tool → the turn that started it."""
     turns: int = 0
     size: int = 0
     touched: float = field(default_factory=time.monotonic)
+
+    @property
+    def is_over(self) -> bool:
+        """Returns whether the coroutine's task has ended."""
+        return isinstance(self.place, asyncio.Task) and self.place.done()
 
     def fits(self, value: Any) -> Any:
         """Returns ``value``, or a note if the task has become too large. Whole values alone are left out: a

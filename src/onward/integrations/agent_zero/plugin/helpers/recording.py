@@ -21,7 +21,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
-from . import prompt
+from . import host_objects, prompt
 from .drafts import Call, Draft, TurnDraft, copied, here
 
 NAMESPACE = uuid.UUID("6d2f0a0e-6a0c-5d27-9f53-4f1ad7a8a0c1")
@@ -33,6 +33,10 @@ _NO_ERRORS = ("InterventionException", "HandledException")
 SILENT_SECONDS = 6 * 3600.0
 """A task without any event for so long was cancelled in a way that has no hook."""
 _DELEGATION = "call_subordinate"
+_PARALLEL = "parallel"
+_CALLS = frozenset({"tool_calls", "calls", "items"})
+"""Names under which ``parallel`` takes the calls that it starts; without one it waits for others, or ends
+them."""
 _KILLED = ("kill_process", "reset", "nudge", "remove")
 
 Send = Callable[[dict[str, Any], Any], None]
@@ -64,17 +68,20 @@ class Recording:
     def start(self, agent: Any) -> None:
         """A run of ``monologue`` begins."""
         context = agent.context
-        if self.paused or (_kind(context) == BACKGROUND and not _parent_context(context)):
+        if self.paused or (
+            host_objects.kind(context) == BACKGROUND and not host_objects.parent_chat(context)
+        ):
             return
         self._end(self._drafts.get(id(agent)), "aborted", error="begun again before its end")
-        message = _trigger(agent)
+        message = host_objects.trigger(agent)
         message_id = str(getattr(message, "id", "") or "")
-        parent, call = self._superior(agent)
+        parent, turn, call = self._superior(agent)
         trajectory_id = self._new_id(context.id, agent.number, message_id)
         root = parent.root_id if parent else trajectory_id
-        draft = Draft(trajectory_id, root, agent, context.id, self.limit)
-        if call is not None:
+        draft = Draft(trajectory_id, root, agent, context.id, self.limit, here())
+        if parent is not None and turn is not None and call is not None:
             call.values.setdefault("subordinates", []).append(trajectory_id)
+            self._renew(parent, turn)
         with self._lock:
             self._drafts[id(agent)] = draft
         self.opened += 1
@@ -85,10 +92,10 @@ class Recording:
                 "root": root,
                 "at": time.time(),
                 "chat": context.id,
-                "kind": _kind(context),
+                "kind": host_objects.kind(context),
                 "agent": agent.number,
                 "profile": str(getattr(agent.config, "profile", "") or ""),
-                "parent": [parent.trajectory_id, parent.turns] if parent else None,
+                "parent": [parent.trajectory_id, turn.number if turn else parent.turns] if parent else None,
                 "message": message_id,
                 "content": draft.fits(copied(getattr(message, "content", ""))),
             },
@@ -109,14 +116,24 @@ class Recording:
         if how not in _KILLED:
             return
         context_id = context if isinstance(context, str) else context.id
-        for draft in [one for one in list(self._drafts.values()) if one.context_id == context_id]:
+        drafts = list(self._drafts.values())
+        stopped = [
+            one
+            for one in drafts
+            if one.context_id == context_id and host_objects.can_be_stopped(one.agent.context)
+        ]
+        places = [one.place for one in stopped]  # subordinates in chats of their own run in the same place
+        for draft in reversed([one for one in drafts if one in stopped or one.place in places]):
             self._end(draft, "aborted", error=f"stopped by the user ({how})", how=how)
 
     def sweep(self) -> None:
-        """Ends the tasks that have been silent for too long."""
+        """Ends the tasks that were cancelled without a hook, and those that have been silent for too long."""
         latest = time.monotonic() - SILENT_SECONDS
-        for draft in [one for one in list(self._drafts.values()) if one.touched < latest]:
-            self._end(draft, "aborted", error="no event of this task came for six hours")
+        for draft in reversed(list(self._drafts.values())):
+            if draft.is_over:
+                self._end(draft, "aborted", error="cancelled by Agent Zero")
+            elif draft.touched < latest:
+                self._end(draft, "aborted", error="no event of this task came for six hours")
 
     def drop_all(self) -> int:
         """Forgets all tasks in progress, for example because the user switched recording off."""
@@ -181,16 +198,24 @@ class Recording:
 
     def tool_begins(self, agent: Any, tool: str, args: Any) -> None:
         """A tool is about to run. Its arguments have no secrets in them yet."""
-        draft = self._draft_for_tool(agent)
-        if draft is not None and draft.turn is not None:
-            draft.turn.calls.append(Call(str(tool), draft.fits(copied(args)), here()))
-            self._send_turn(draft, draft.turn)  # it may be the last that is heard of this task
+        draft, turn = self._place_of_tool(agent)
+        if draft is not None and turn is not None:
+            turn.calls.append(Call(str(tool), draft.fits(copied(args)), here()))
+            if agent is not draft.agent:
+                draft.helpers[id(agent)] = turn
+            elif tool == _PARALLEL and isinstance(args, dict) and not _CALLS.isdisjoint(args):
+                draft.parallel = turn
+            self._send_turn(draft, turn)  # it may be the last that is heard of this task
 
     def tool_ends(self, agent: Any, tool: str, response: Any) -> None:
-        draft = self._draft_for_tool(agent)
-        call = draft.turn.open_call(str(tool), here()) if draft and draft.turn else None
-        if draft is not None and call is not None:
-            call.end("result", draft.fits(str(getattr(response, "message", "") or "")))
+        draft, turn = self._place_of_tool(agent)
+        if draft is not None and agent is not draft.agent:
+            turn = draft.helpers.pop(id(agent), turn)
+        call = turn.open_call(str(tool), here()) if turn else None
+        if draft is not None and turn is not None and call is not None:
+            told = draft.fits(str(getattr(response, "message", "") or ""))
+            call.end("error" if host_objects.runs_unknown_tool(agent) else "result", told)
+            self._renew(draft, turn)
 
     def result_stored(self, agent: Any, tool: Any, text: Any) -> None:
         """A result entered the history. Of a tool that was interrupted it is the progress so far."""
@@ -287,19 +312,33 @@ class Recording:
             if len(self._links) > _REMEMBERED:
                 self._links.popitem(last=False)
 
-    def _superior(self, agent: Any) -> tuple[Draft | None, Call | None]:
-        """Returns the task that called this subordinate, and its call."""
+    def _superior(self, agent: Any) -> tuple[Draft | None, TurnDraft | None, Call | None]:
+        """Returns the task that called this subordinate, the turn and the call."""
         superior = agent.data.get("_superior") if isinstance(agent.data, dict) else None
         draft = self._drafts.get(id(superior)) if superior is not None else None
+        job_of = host_objects.parent_chat(agent.context)
         if draft is None:
-            draft = self._of_context(_parent_context(agent.context), agent)
-        if draft is None or draft.turn is None:
-            return draft, None
-        return draft, draft.turn.open_call(_DELEGATION, here()) or draft.turn.open_call()
+            draft = self._of_context(job_of, agent)
+        if draft is None:
+            return None, None, None
+        if job_of and draft.parallel is not None:
+            return draft, draft.parallel, draft.parallel.last_call(_PARALLEL)
+        turn = draft.turn
+        return draft, turn, (turn.open_call(_DELEGATION, here()) or turn.open_call()) if turn else None
 
-    def _draft_for_tool(self, agent: Any) -> Draft | None:
-        """Returns the agent's task; for the helper agent of a parallel tool, the task that started it."""
-        return self._drafts.get(id(agent)) or self._of_context(_parent_context(agent.context), agent)
+    def _place_of_tool(self, agent: Any) -> tuple[Draft | None, TurnDraft | None]:
+        """Returns the agent's task and its turn; for the helper agent of a parallel tool, the task and the
+        turn that started it. That turn may have ended: such a tool can run in the background."""
+        draft = self._drafts.get(id(agent))
+        if draft is not None:
+            return draft, draft.turn
+        draft = self._of_context(host_objects.parent_chat(agent.context), agent)
+        return draft, (draft.parallel or draft.turn) if draft else None
+
+    def _renew(self, draft: Draft, turn: TurnDraft) -> None:
+        """Sends a turn again that was sent as a whole before."""
+        if turn is not draft.turn:
+            self._send_turn(draft, turn)
 
     def _of_context(self, context_id: str, agent: Any) -> Draft | None:
         if not context_id:
@@ -335,24 +374,3 @@ def task_id(base: str, used: int = 0) -> str:
 def session_of(root_id: str) -> str:
     """Returns the session of a task of the main agent, which its subordinates share."""
     return f"a0-{root_id}"
-
-
-def _kind(context: Any) -> str:
-    kind = getattr(context, "type", None)
-    return str(getattr(kind, "value", kind) or "user")
-
-
-def _parent_context(context: Any) -> str:
-    """Returns the chat that a parallel job belongs to; newer versions run each job in a chat of its own."""
-    data = getattr(context, "data", None)
-    if not isinstance(data, dict):
-        return ""
-    return str(data.get("_parallel_parent_context_id") or data.get("parent_context_id") or "")
-
-
-def _trigger(agent: Any) -> Any:
-    """Returns the message that a run answers: the latest of the history. After a restart this is the result
-    of a subordinate, and not a message of the user."""
-    current = getattr(getattr(agent, "history", None), "current", None)
-    messages = getattr(current, "messages", None)
-    return messages[-1] if messages else getattr(agent, "last_user_message", None)

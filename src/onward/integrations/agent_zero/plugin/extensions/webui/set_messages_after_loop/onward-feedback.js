@@ -1,7 +1,8 @@
 // Thumbs, stars and a comment under each answer of the main agent.
 //
 // Agent Zero clears and rebuilds an answer's bar on each streamed update, so this runs often: it adds the buttons
-// where they are missing, and restores the focus and an open comment.
+// where they are missing, and restores the focus and an open comment. Code blocks and tables within an answer have
+// such bars, too; those stay as they are.
 
 import { createActionButton } from "/components/messages/action-buttons/simple-action-buttons.js";
 import { toastFrontendError } from "/components/notifications/notification-store.js";
@@ -10,6 +11,8 @@ import { seen, send } from "../../../webui/signals.js";
 
 const THUMBS = [["thumb_up", "thumbs_up"], ["thumb_down", "thumbs_down"]];
 const STARS = [1, 2, 3, 4, 5].map((n) => `stars_${n}`);
+const CONTENT = ".message-body"; // what an answer says, without its own bar
+const COPY = ".action-copy, .action-content_copy, .copy-action"; // by the version of Agent Zero
 const drafts = new Map(); // answer → text of an open comment
 let focused = null; // [answer, part] of the control that had the focus
 let live = null;
@@ -22,6 +25,7 @@ export default async function (context) {
     if (typeof chat !== "string" || !chat) continue;
     seen(chat, args);
     for (const bar of result.element.querySelectorAll(".step-action-buttons")) {
+      if (bar.closest(CONTENT)) continue;
       if (!bar.querySelector("[data-onward-vote]")) fill(bar, result.element, chat, args.id);
     }
   }
@@ -154,7 +158,7 @@ function restoreFocus(bar, element, id) {
 }
 
 function watchCopy(bar, chat, id) {
-  const copy = bar.querySelector(".action-content_copy");
+  const copy = bar.querySelector(COPY);
   if (copy) copy.addEventListener("click", () => void send({ context: chat, message_id: id, signal: "copied" }));
 }
 
