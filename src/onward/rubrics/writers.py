@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -69,17 +68,16 @@ def loads_model(name: str) -> bool:
 
 
 def rubric_by(player: Plays, task: Task) -> Rubric:
-    """Returns the rubric of a writer for a task that is scored: its likeliest text, and no one answers its
-    questions. Raises InvalidRubric if the text is none."""
-    (attempt,) = player.play([task], temperature=0.0, stakeholder=unanswered)
+    """Returns the rubric of a writer for a task that is scored: its likeliest text, and it asks nothing.
+    Raises InvalidRubric if the text is none."""
+    (attempt,) = player.play([task], temperature=0.0, stakeholder=no_stakeholder)
     if attempt.rubric is None:
         raise InvalidRubric(f"The writer's text is no rubric: {attempt.problem}")
     return attempt.rubric
 
 
-def unanswered(task: Task) -> Callable[[str], str]:
-    """Returns the stakeholder of a task that is scored: no one answers."""
-    return lambda topic: ""
+def no_stakeholder(task: Task) -> None:
+    """Finds the stakeholder of a task that is scored: there is none to ask."""
 
 
 def _path_of(name: str) -> Path:

@@ -44,6 +44,8 @@ _COMPILED = 1024
 Stage = Literal["ask", "note", "write"]
 Ask = Callable[[str], str]
 """A stakeholder: the answer to a question about a topic."""
+Answering = Callable[["Task"], Ask | None]
+"""Finds the stakeholder of a task; None if no one can be asked, and then no question is."""
 
 
 @dataclass
@@ -118,12 +120,13 @@ class Player:
         *,
         seed: int = 0,
         temperature: float = 1.0,
-        stakeholder: Callable[[Task], Ask] = lambda task: answers_of(task),
+        stakeholder: Answering = lambda task: answers_of(task),
         for_training: bool = False,
     ) -> list[Attempt]:
         """Runs one episode for each entry of ``tasks`` (repeat a task for a group) and returns them in that
-        order. ``temperature`` 0 takes the likeliest tokens."""
-        running = [self._start(task, stakeholder(task), temperature) for task in tasks]
+        order. ``temperature`` 0 takes the likeliest tokens. An episode without a stakeholder goes on as
+        after a question about ``nothing``."""
+        running = [self._begin(task, stakeholder(task), temperature) for task in tasks]
 
         def submit(index: int) -> None:
             one = running[index]
@@ -200,9 +203,11 @@ class Player:
         self._append(one, prompts.notes(notes), self.notes_grammar())
         return one.row
 
-    def _asked(self, task: Task, turns: Sequence[tuple[str, str]], *, as_context: bool) -> _Running:
+    def _asked(
+        self, task: Task, turns: Sequence[tuple[str, str]], *, as_context: bool, temperature: float = 1.0
+    ) -> _Running:
         """Returns the beginning of an episode, with its questions and answers."""
-        one = self._start(task, lambda _: "", 1.0)
+        one = self._start(task, _silent, temperature)
         said = [prompts.question(topic) for topic, _ in turns]
         replies: list[str | None] = [prompts.answered(topic, answer) for topic, answer in turns]
         if len(turns) < self.questions:
@@ -218,6 +223,10 @@ class Player:
     def _after_questions(self) -> str:
         return prompts.NOTE if self.notes else prompts.NOW
 
+    @property
+    def _stage_after_questions(self) -> Stage:
+        return "note" if self.notes else "write"
+
     def _append(
         self, one: _Running, text: str, grammar: CompiledGrammar, *, as_context: bool = False
     ) -> None:
@@ -231,13 +240,21 @@ class Player:
         ids = [*self._encoded(text), self.chat.end_of_turn]
         return ids, grammar.replay(ids)
 
+    def _begin(self, task: Task, ask: Ask | None, temperature: float) -> _Running:
+        """Returns an episode before its first answer. Without a stakeholder its questions are over."""
+        if ask is not None or not self.questions:
+            return self._start(task, ask or _silent, temperature)
+        one = self._asked(task, (), as_context=True, temperature=temperature)
+        one.stage = self._stage_after_questions
+        return one
+
     def _start(self, task: Task, ask: Ask, temperature: float) -> _Running:
         messages = prompts.opening(task)
         key = messages[-1]["content"]
         if key not in self._rendered:
             self._rendered[key] = self.chat.render(messages)
         row = TokenRow([], [], [], temperature)
-        stage: Stage = "ask" if self.questions else "note" if self.notes else "write"
+        stage: Stage = "ask" if self.questions else self._stage_after_questions
         return _Running(task, ask, messages, row, self._rendered[key], stage=stage)
 
     def _extended(self, one: _Running, answer: str, reply: str) -> list[int]:
@@ -282,7 +299,7 @@ class Player:
             answer = prompts.answered(topic, one.ask(topic))
         then = None
         if topic is None or len(one.asked) >= self.questions:
-            one.stage, then = "note" if self.notes else "write", self._after_questions
+            one.stage, then = self._stage_after_questions, self._after_questions
         one.context = self._extended(one, text, prompts.reply(answer, then))
         return True
 
@@ -291,6 +308,10 @@ def answers_of(task: Task) -> Ask:
     """Returns the stakeholder of a task, at the beginning of a conversation."""
     stakeholder = Stakeholder(task)
     return lambda topic: stakeholder.ask(topic).text
+
+
+def _silent(topic: str) -> str:
+    return ""
 
 
 def _judged(one: _Running, text: str) -> Attempt:

@@ -18,7 +18,7 @@ import numpy as np
 
 from onward.errors import ConfigError
 from onward.rubrics.language import Criterion, Rubric
-from onward.rubrics.policy.episodes import Ask, Attempt, answers_of
+from onward.rubrics.policy.episodes import Answering, Attempt, answers_of
 from onward.rubrics.policy.figures import Interval, figures, interval, skill_of
 from onward.rubrics.policy.judging import TruthJudge
 from onward.rubrics.reward import RubricReward, score
@@ -37,7 +37,7 @@ class Plays(Protocol):
         *,
         seed: int = 0,
         temperature: float = 1.0,
-        stakeholder: Callable[[Task], Ask] = answers_of,
+        stakeholder: Answering = answers_of,
     ) -> list[Attempt]: ...
 
 
@@ -72,7 +72,7 @@ def judged(
     *,
     temperature: float = 0.0,
     seed: int = 0,
-    stakeholder: Callable[[Task], Ask] = answers_of,
+    stakeholder: Answering = answers_of,
 ) -> Judged:
     """Plays one episode of each task and scores its rubric by the task's truth."""
     attempts = player.play(tasks, seed=seed, temperature=temperature, stakeholder=stakeholder)
@@ -94,7 +94,7 @@ def controls(
 ) -> dict[str, Judged]:
     """Returns what each of ``CONTROLS`` makes of the writer; ``right`` are its episodes on ``tasks``."""
 
-    def again(some: Sequence[Task], stakeholder: Callable[[Task], Ask]) -> Judged:
+    def again(some: Sequence[Task], stakeholder: Answering) -> Judged:
         return judged(player, some, temperature=temperature, seed=seed, stakeholder=stakeholder)
 
     others = {id(task): other for task, other in zip(tasks, _others(tasks), strict=True)}

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from onward.errors import ConfigError
 from onward.files import read_json, write_whole
 from onward.lm import paths
 from onward.rubrics.language import InvalidRubric, Rubric
-from onward.rubrics.policy.episodes import Ask, Attempt, Player, answers_of
+from onward.rubrics.policy.episodes import Answering, Ask, Attempt, Player, answers_of
 from onward.rubrics.policy.warm_start import ADAPTER
 from onward.rubrics.tasks import Task
 
@@ -40,7 +40,7 @@ class Writer:
         self, tasks: Sequence[Task], ask: Ask | None = None, *, temperature: float = 0.0, seed: int = 0
     ) -> list[Attempt]:
         """Returns whole episodes, with the questions and the text of each, in the order of ``tasks``."""
-        stakeholder: Callable[[Task], Ask] = answers_of if ask is None else lambda _: ask
+        stakeholder: Answering = answers_of if ask is None else lambda _: ask
         return self.player.play(tasks, seed=seed, temperature=temperature, stakeholder=stakeholder)
 
 
