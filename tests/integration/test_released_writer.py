@@ -22,7 +22,7 @@ from onward.context import Context
 from onward.contracts import encode, subjects
 from onward.rubrics.language import Rubric
 from onward.rubrics.policy.writer import load_player
-from onward.rubrics.tasks import Task, make_task
+from onward.rubrics.tasks import RubricTask, make_task
 from onward.rubrics.writer_process import WriterProcess
 from onward.rubrics.writers import rubric_by
 from onward.training.writers import WriterFiles, Writers
@@ -69,7 +69,7 @@ async def test_a_running_service_takes_each_release_without_a_restart(
     )  # fmt: skip
     folders, asked, write = two_writers(tmp_path), asyncio.Event(), WriterProcess.write
 
-    async def noted(process: WriterProcess, writer: str, task: Task) -> Rubric:
+    async def noted(process: WriterProcess, writer: str, task: RubricTask) -> Rubric:
         asked.set()
         return await write(process, writer, task)
 
@@ -132,7 +132,7 @@ async def test_a_running_service_takes_each_release_without_a_restart(
         assert written["writer"] == "rubric-writer-v1"
     assert keeper.pid is None, "it ends with the rewarder"
 
-    async def here(process: WriterProcess, writer: str, task: Task) -> Rubric:
+    async def here(process: WriterProcess, writer: str, task: RubricTask) -> Rubric:
         return rubric_by(load_player(Path(writer)), task)
 
     monkeypatch.setattr(WriterProcess, "write", here)  # a third child would load torch once more

@@ -22,7 +22,7 @@ from onward.errors import ConfigError, install_command
 if TYPE_CHECKING:
     from onward.rubrics.policy.episodes import Attempt
     from onward.rubrics.policy.plan import Plan
-    from onward.rubrics.tasks import Task
+    from onward.rubrics.tasks import RubricTask
 
 rubrics = Commands(
     help="""Rubrics: train a model that writes them, and see how well they score work.
@@ -43,7 +43,7 @@ WriterName = Annotated[
 Temperature = Annotated[float, typer.Option(min=0, help="0 takes the likeliest words.")]
 
 
-def task_named(name: str) -> Task:
+def task_named(name: str) -> RubricTask:
     """Returns the task of FAMILY or FAMILY/SEED. Raises ConfigError."""
     from onward.rubrics.tasks import make_task
 

@@ -11,7 +11,7 @@ from onward.rubrics.backends import DIALECTS, Usage, open_backend
 from onward.rubrics.language import InvalidRubric, Rubric
 from onward.rubrics.local_model import engine_of
 from onward.rubrics.policy.evaluation import Plays
-from onward.rubrics.tasks import Task
+from onward.rubrics.tasks import RubricTask
 from onward.spelling import closest_name
 
 FORMS = "RUN, released, a version, openai:NAME, vllm:NAME@URL, sglang:NAME@URL, local:FOLDER or baseline:NAME"
@@ -67,7 +67,7 @@ def loads_model(name: str) -> bool:
     )
 
 
-def rubric_by(player: Plays, task: Task) -> Rubric:
+def rubric_by(player: Plays, task: RubricTask) -> Rubric:
     """Returns the rubric of a writer for a task that is scored: its likeliest text, and it asks nothing.
     Raises InvalidRubric if the text is none."""
     (attempt,) = player.play([task], temperature=0.0, stakeholder=no_stakeholder)
@@ -76,7 +76,7 @@ def rubric_by(player: Plays, task: Task) -> Rubric:
     return attempt.rubric
 
 
-def no_stakeholder(task: Task) -> None:
+def no_stakeholder(task: RubricTask) -> None:
     """Finds the stakeholder of a task that is scored: there is none to ask."""
 
 

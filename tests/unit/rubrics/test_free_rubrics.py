@@ -6,7 +6,6 @@ import asyncio
 import json
 from typing import Any
 
-import jsonschema
 import pytest
 
 from onward.reward.sandbox import Sandbox
@@ -19,7 +18,6 @@ from onward.rubrics.language.free import (
     Stage,
     StagedRubric,
     parse_free,
-    schema_of_free,
 )
 from onward.rubrics.language.judging import RecordedJudge, key_of, prompt_of
 from onward.rubrics.language.outcomes import Outcome, failed, not_applicable, outcome_of
@@ -65,11 +63,9 @@ def changed(path: str, value: Any) -> str:
     return json.dumps(copy)
 
 
-def test_a_free_rubric_is_read_and_lies_in_its_schema() -> None:
+def test_a_free_rubric_is_read() -> None:
     rubric = parse_free(json.dumps(FREE))
     assert rubric.stages[0].rules[0].name == "rows"
-    jsonschema.validate(FREE, schema_of_free())
-    assert "function" not in json.dumps(schema_of_free())
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from onward.rubrics.policy.episodes import Attempt
 from onward.rubrics.policy.evaluation import judged
 from onward.rubrics.policy.plan import Plan
 from onward.rubrics.policy.splits import validation_tasks
-from onward.rubrics.tasks import Task
+from onward.rubrics.tasks import RubricTask
 from onward.rubrics.tasks.splits import splits
 from onward.training.job import rubrics
 
@@ -27,7 +27,9 @@ class Noted:
     def __init__(self, name: str, calls: list[tuple[float, None]]) -> None:
         self._player, self._calls = BaselinePlayer(name), calls
 
-    def play(self, tasks: Sequence[Task], *, stakeholder: Callable[..., Any], **given: Any) -> list[Attempt]:
+    def play(
+        self, tasks: Sequence[RubricTask], *, stakeholder: Callable[..., Any], **given: Any
+    ) -> list[Attempt]:
         self._calls.append((given["temperature"], stakeholder(tasks[0])))
         return self._player.play(tasks, stakeholder=stakeholder, **given)
 

@@ -25,7 +25,7 @@ from onward.rubrics.language.ordered import ordered_grammar
 from onward.rubrics.policy import prompts
 from onward.rubrics.policy.ordered import OrderedRubrics
 from onward.rubrics.policy.prompts import Message
-from onward.rubrics.tasks import TOPICS, Stakeholder, Task
+from onward.rubrics.tasks import TOPICS, RubricTask, TaskStakeholder
 
 if TYPE_CHECKING:  # loads torch
     from onward.lm.model import LanguageModel
@@ -44,7 +44,7 @@ _COMPILED = 1024
 Stage = Literal["ask", "note", "write"]
 Ask = Callable[[str], str]
 """A stakeholder: the answer to a question about a topic."""
-Answering = Callable[["Task"], Ask | None]
+StakeholderOf = Callable[["RubricTask"], Ask | None]
 """Finds the stakeholder of a task; None if no one can be asked, and then no question is."""
 
 
@@ -52,7 +52,7 @@ Answering = Callable[["Task"], Ask | None]
 class Attempt:
     """One episode. ``rubric`` None: it was not valid, for the reason ``problem``."""
 
-    task: Task
+    task: RubricTask
     row: TokenRow
     questions: tuple[str, ...]
     text: str
@@ -68,7 +68,7 @@ class Attempt:
 
 @dataclass
 class _Running:
-    task: Task
+    task: RubricTask
     ask: Ask
     messages: list[Message]
     row: TokenRow
@@ -116,11 +116,11 @@ class Player:
 
     def play(
         self,
-        tasks: Sequence[Task],
+        tasks: Sequence[RubricTask],
         *,
         seed: int = 0,
         temperature: float = 1.0,
-        stakeholder: Answering = lambda task: answers_of(task),
+        stakeholder: StakeholderOf = lambda task: answers_of(task),
         for_training: bool = False,
     ) -> list[Attempt]:
         """Runs one episode for each entry of ``tasks`` (repeat a task for a group) and returns them in that
@@ -157,7 +157,7 @@ class Player:
 
     # --- grammars and prompts ------------------------------------------------------------------------
 
-    def rubric_grammar(self, task: Task) -> CompiledGrammar:
+    def rubric_grammar(self, task: RubricTask) -> CompiledGrammar:
         found = self._grammars.get(task.active)
         if found is None and self.ordered:
             vocab, end = self.policy.shape.vocab, self.chat.end_of_turn
@@ -183,7 +183,7 @@ class Player:
         return self._grammars[key]
 
     def row_of(
-        self, task: Task, turns: Sequence[tuple[str, str]], notes: Mapping[str, int | None], rubric: str
+        self, task: RubricTask, turns: Sequence[tuple[str, str]], notes: Mapping[str, int | None], rubric: str
     ) -> TokenRow:
         """Returns the row of an episode that was not drawn: ``turns`` are pairs of topic and answer.
         Raises GrammarError for text outside of the grammars."""
@@ -196,7 +196,7 @@ class Player:
         return one.row
 
     def reading_of(
-        self, task: Task, turns: Sequence[tuple[str, str]], notes: Mapping[str, int | None]
+        self, task: RubricTask, turns: Sequence[tuple[str, str]], notes: Mapping[str, int | None]
     ) -> TokenRow:
         """Returns the row of an episode that ends with the notes. They alone are trained."""
         one = self._asked(task, turns, as_context=True)
@@ -204,7 +204,12 @@ class Player:
         return one.row
 
     def _asked(
-        self, task: Task, turns: Sequence[tuple[str, str]], *, as_context: bool, temperature: float = 1.0
+        self,
+        task: RubricTask,
+        turns: Sequence[tuple[str, str]],
+        *,
+        as_context: bool,
+        temperature: float = 1.0,
     ) -> _Running:
         """Returns the beginning of an episode, with its questions and answers."""
         one = self._start(task, _silent, temperature)
@@ -240,7 +245,7 @@ class Player:
         ids = [*self._encoded(text), self.chat.end_of_turn]
         return ids, grammar.replay(ids)
 
-    def _begin(self, task: Task, ask: Ask | None, temperature: float) -> _Running:
+    def _begin(self, task: RubricTask, ask: Ask | None, temperature: float) -> _Running:
         """Returns an episode before its first answer. Without a stakeholder its questions are over."""
         if ask is not None or not self.questions:
             return self._start(task, ask or _silent, temperature)
@@ -248,7 +253,7 @@ class Player:
         one.stage = self._stage_after_questions
         return one
 
-    def _start(self, task: Task, ask: Ask, temperature: float) -> _Running:
+    def _start(self, task: RubricTask, ask: Ask, temperature: float) -> _Running:
         messages = prompts.opening(task)
         key = messages[-1]["content"]
         if key not in self._rendered:
@@ -304,9 +309,9 @@ class Player:
         return True
 
 
-def answers_of(task: Task) -> Ask:
+def answers_of(task: RubricTask) -> Ask:
     """Returns the stakeholder of a task, at the beginning of a conversation."""
-    stakeholder = Stakeholder(task)
+    stakeholder = TaskStakeholder(task)
     return lambda topic: stakeholder.ask(topic).text
 
 

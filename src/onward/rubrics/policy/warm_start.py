@@ -22,7 +22,7 @@ from onward.rubrics.language import WEIGHTS
 from onward.rubrics.policy import demonstrations, prompts, vocabulary
 from onward.rubrics.policy.episodes import Player, answers_of
 from onward.rubrics.policy.plan import TINY, Plan
-from onward.rubrics.tasks import CHECKS, DIMENSIONS, TOPICS, Task
+from onward.rubrics.tasks import CHECKS, DIMENSIONS, TOPICS, RubricTask
 from onward.saved_state import StateFolder
 
 ADAPTER = "writer"
@@ -34,7 +34,7 @@ _REPORTED = 100
 Emit = Callable[..., None]
 
 
-def untrained(plan: Plan, tasks: Sequence[Task], folder: Path) -> tuple[LanguageModel, str | None]:
+def untrained(plan: Plan, tasks: Sequence[RubricTask], folder: Path) -> tuple[LanguageModel, str | None]:
     """Returns the model before any training, with the name of its new adapter. The base of ``tiny`` is
     written to ``folder``."""
     if plan.model == TINY:
@@ -48,7 +48,7 @@ def untrained(plan: Plan, tasks: Sequence[Task], folder: Path) -> tuple[Language
 def warm_up(
     plan: Plan,
     player: Player,
-    tasks: Sequence[Task],
+    tasks: Sequence[RubricTask],
     state: StateFolder,
     emit: Emit,
     stop: Callable[[], bool] = lambda: False,
@@ -77,7 +77,7 @@ def warm_up(
     return True
 
 
-def _demonstrations(plan: Plan, player: Player, tasks: Sequence[Task], emit: Emit) -> list[TokenRow]:
+def _demonstrations(plan: Plan, player: Player, tasks: Sequence[RubricTask], emit: Emit) -> list[TokenRow]:
     start, rows = plan.warm_start, list[TokenRow]()
     for row in demonstrations.rows(player, tasks, start.care, start.demonstrations, plan.seed):
         rows.append(row)
@@ -100,7 +100,7 @@ def _config(plan: Plan) -> sft.SftConfig:
     )
 
 
-def _texts(tasks: Sequence[Task]) -> dict[str, list[str]]:
+def _texts(tasks: Sequence[RubricTask]) -> dict[str, list[str]]:
     """Returns, by family, briefs with their checks and all answers of stakeholders, of a few tasks each."""
     found: defaultdict[str, list[str]] = defaultdict(list)
     for task in tasks:

@@ -15,9 +15,9 @@ from onward.errors import ConfigError
 from onward.files import read_json, write_whole
 from onward.lm import paths
 from onward.rubrics.language import InvalidRubric, Rubric
-from onward.rubrics.policy.episodes import Answering, Ask, Attempt, Player, answers_of
+from onward.rubrics.policy.episodes import Ask, Attempt, Player, StakeholderOf, answers_of
 from onward.rubrics.policy.warm_start import ADAPTER
-from onward.rubrics.tasks import Task
+from onward.rubrics.tasks import RubricTask
 
 WRITER_FILE = "writer.json"
 
@@ -28,7 +28,9 @@ class Writer:
     def __init__(self, player: Player) -> None:
         self.player = player
 
-    def write(self, task: Task, ask: Ask | None = None, *, temperature: float = 0.0, seed: int = 0) -> Rubric:
+    def write(
+        self, task: RubricTask, ask: Ask | None = None, *, temperature: float = 0.0, seed: int = 0
+    ) -> Rubric:
         """Returns the rubric for ``task``. ``ask(topic)`` answers the writer's questions; None: the task's
         own stakeholder does. Raises InvalidRubric if the writer's text was no rubric."""
         one = self.attempt([task], ask, temperature=temperature, seed=seed)[0]
@@ -37,10 +39,10 @@ class Writer:
         return one.rubric
 
     def attempt(
-        self, tasks: Sequence[Task], ask: Ask | None = None, *, temperature: float = 0.0, seed: int = 0
+        self, tasks: Sequence[RubricTask], ask: Ask | None = None, *, temperature: float = 0.0, seed: int = 0
     ) -> list[Attempt]:
         """Returns whole episodes, with the questions and the text of each, in the order of ``tasks``."""
-        stakeholder: Answering = answers_of if ask is None else lambda _: ask
+        stakeholder: StakeholderOf = answers_of if ask is None else lambda _: ask
         return self.player.play(tasks, seed=seed, temperature=temperature, stakeholder=stakeholder)
 
 

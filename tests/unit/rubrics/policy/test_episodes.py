@@ -14,9 +14,9 @@ from onward.rubrics.language import parse, schema_of
 from onward.rubrics.policy import prompts
 from onward.rubrics.policy.demonstrations import Care, rows
 from onward.rubrics.policy.episodes import Attempt, Player, answers_of
-from onward.rubrics.policy.judging import TruthJudge
+from onward.rubrics.policy.scoring import TruthScorer
 from onward.rubrics.policy.splits import training_tasks
-from onward.rubrics.tasks import DIMENSIONS, TOPICS, Stakeholder
+from onward.rubrics.tasks import DIMENSIONS, TOPICS, TaskStakeholder
 from onward.rubrics.tasks.phrases import ASPECTS
 from onward.rubrics.writers import no_stakeholder
 
@@ -38,7 +38,7 @@ def test_rows_train_what_the_policy_drew_and_no_word_of_others(player: Player) -
     said += "" if len(one.questions) == 3 else prompts.question(None)
     assert player.chat.text(drawn) == said + one.text
     jsonschema.validate(json.loads(one.notes), prompts.notes_schema())
-    stakeholder = Stakeholder(task)
+    stakeholder = TaskStakeholder(task)
     whole = str(player.policy.tokenizer.decode(one.row.ids))
     for topic in one.questions:
         assert f"{topic}: {stakeholder.ask(topic).text}" in whole
@@ -130,8 +130,8 @@ def test_an_answer_that_the_sampler_could_not_complete_is_no_fault_of_the_policy
 
     failed, cut = ended("error"), ended("length")
     assert (failed.finished, failed.rubric, failed.problem) == (False, None, "gone")
-    assert TruthJudge().reward(failed).total is None
-    assert (cut.finished, cut.rubric) == (True, None) and TruthJudge().reward(cut).total == -2.0
+    assert TruthScorer().reward(failed).total is None
+    assert (cut.finished, cut.rubric) == (True, None) and TruthScorer().reward(cut).total == -2.0
 
 
 def test_a_demonstration_is_a_row_as_an_episode_makes_it(player: Player) -> None:
