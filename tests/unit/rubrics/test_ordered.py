@@ -67,9 +67,8 @@ def test_the_grammar_counts_to_seven() -> None:
     source = llguidance.LLMatcher.grammar_from_lark(ordered_grammar(checks).source)
     for size in range(1, 12):
         matcher = llguidance.LLMatcher(llguidance.LLTokenizer("byte"), source, log_level=0)
-        text = json.dumps(
-            {"criteria": [{"check": one.name, "arg": "", "weight": 5} for one in checks[-size:]]}
-        )
+        chosen = [{"check": one.name, "arg": "", "weight": 5} for one in checks[-size:]]
+        text = json.dumps({"criteria": chosen})
         assert (matcher.try_consume_tokens(list(text.encode())) == len(text)) == (3 <= size <= 7)
 
 
