@@ -10,6 +10,7 @@ from pydantic import BaseModel, Field, create_model
 
 from onward.errors import ConfigError
 from onward.rubrics.backends import Backend
+from onward.rubrics.backends.local import VLLMInterface
 from onward.rubrics.evaluation import Evaluator, Preference
 from onward.rubrics.gym.actions import AskClarificationQuestions, GeneratePreferenceRubric
 from onward.rubrics.gym.clarification import MAX_QUESTIONS, CommunicationService, Question
@@ -24,7 +25,6 @@ from onward.rubrics.gym.softmax_policy import Decision, SoftmaxPolicy
 from onward.rubrics.gym.stakeholder import Stakeholder
 from onward.rubrics.gym.truth_files import criterion_of
 from onward.rubrics.gym.workflow import Workflow
-from onward.rubrics.local_model import VLLMInterface
 
 SYSTEM = "You write the rubric by which the files of a project are judged. Answer in JSON."
 LEAST_CRITERIA, MOST_CRITERIA = 3, 7

@@ -17,9 +17,9 @@ import numpy as np
 from onward.envs.failures import EnvironmentFailure
 from onward.errors import ConfigError, OnwardError
 from onward.rubrics.check import Check
-from onward.rubrics.guided import expected_score
 from onward.rubrics.language import InvalidRubric, Rubric
 from onward.rubrics.measures import LEAST_SPREAD, LEAST_VARIANCE, agreement, shape_fault
+from onward.rubrics.tasks.guided import expected_score
 from onward.rubrics.tasks.stakeholder import MOST_QUESTIONS, MOST_TURNS
 
 GATE = -2.0

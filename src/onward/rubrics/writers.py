@@ -8,8 +8,8 @@ from pathlib import Path
 from onward.errors import ConfigError
 from onward.rubrics.backend_player import BackendPlayer, BaselinePlayer
 from onward.rubrics.backends import DIALECTS, Usage, open_backend
+from onward.rubrics.backends.local import engine_of
 from onward.rubrics.language import InvalidRubric, Rubric
-from onward.rubrics.local_model import engine_of
 from onward.rubrics.policy.evaluation import Plays
 from onward.rubrics.tasks import RubricTask
 from onward.spelling import closest_name

@@ -178,7 +178,7 @@ def test_maximum_cannot_be_reached() -> None:
 
 def test_rubric_that_cannot_fail_is_refused() -> None:
     always = Evaluator(name="g", rubrics=(criterion("a", True),))
-    with pytest.raises(EvaluationError, match="'g' cannot fail: all 2 poor workflows have full marks"):
+    with pytest.raises(EvaluationError, match="'g' cannot fail: all 2 poor cases have full marks"):
         asyncio.run(check_evaluator(always, Workflow(), [Workflow(), Workflow()]))
 
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from rubric_designs import PROBES
 
-from onward.rubrics.guided import expected_score
 from onward.rubrics.measures import agreement
 from onward.rubrics.reward import GATE, score
+from onward.rubrics.tasks.guided import expected_score
 
 TRUTH = np.array([0.30, 0.25, 0.20, 0.15, 0.10] + [0.0] * 6)
 ONES = np.ones((12, 1))

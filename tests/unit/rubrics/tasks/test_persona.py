@@ -9,7 +9,7 @@ import pytest
 from chat_server import ChatServer, text
 
 from onward.errors import EngineError
-from onward.rubrics.posting import TRIES
+from onward.rubrics.backends.posting import TRIES
 from onward.rubrics.tasks import CHECKS, TRAINING_FAMILIES, TaskStakeholder, make_task
 from onward.rubrics.tasks.persona import Persona
 from onward.rubrics.tasks.stakeholder import Reply
