@@ -70,7 +70,7 @@ class WriterProcess:
         self._kills: KillWatch | None = None
         self._loaded = ""
         """Writer that the present child has loaded."""
-        self._working: set[asyncio.RubricTask[Any]] = set()
+        self._working: set[asyncio.Task[Any]] = set()
 
     async def write(self, writer: str, task: RubricTask) -> Rubric:
         """Returns the rubric of ``writer``, a name of ``writers.FORMS``, for the brief and the checks of
@@ -194,7 +194,7 @@ class WriterProcess:
             return "the kernel killed it for lack of memory"
         return self.keeper.cause
 
-    def _begin(self, work: Any) -> asyncio.RubricTask[Any]:
+    def _begin(self, work: Any) -> asyncio.Task[Any]:
         task = asyncio.create_task(work, name=self.name)
         self._working.add(task)
         task.add_done_callback(self._working.discard)

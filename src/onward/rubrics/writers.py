@@ -11,13 +11,13 @@ from onward.rubrics.backends import DIALECTS, Usage, open_backend
 from onward.rubrics.backends.local import engine_of
 from onward.rubrics.language import InvalidRubric, Rubric
 from onward.rubrics.policy.evaluation import Plays
+from onward.rubrics.policy.plan import WRITER_FILE
 from onward.rubrics.tasks import RubricTask
 from onward.spelling import closest_name
 
 FORMS = "RUN, released, a version, openai:NAME, vllm:NAME@URL, sglang:NAME@URL, local:FOLDER or baseline:NAME"
 RELEASED = "released"
 """Name of the released writer in the settings and in commands."""
-WRITER_FILE = "writer.json"
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,8 @@ from onward.rubrics.tasks.splits import splits
 from onward.spelling import closest_name
 
 TINY = "tiny"
-PLAN = "plan.json"
+PLAN, WRITER_FILE = "plan.json", "writer.json"
+"""Files of a run and of its writer."""
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from onward.lm import paths, sft
 from onward.lm.model import LanguageModel
 from onward.lm.tokens import TokenRow
 from onward.rubrics.language import WEIGHTS
+from onward.rubrics.language.writing import BETWEEN, CLOSING, OPENING, TO_ARGUMENT, TO_WEIGHT
 from onward.rubrics.policy import demonstrations, prompts, vocabulary
 from onward.rubrics.policy.episodes import Player, answers_of
 from onward.rubrics.policy.plan import TINY, Plan
@@ -115,7 +116,7 @@ def _words() -> list[str]:
     words = [f'{{"ask": "{topic}"}}' for topic in (*TOPICS, prompts.ENOUGH)]
     for kind in CHECKS.values():
         words += [f'"{word}"' for word in (kind.name, *kind.args)]
-    words += ['{"criteria": [{"check": ', '}, {"check": ', ', "arg": ', ', "weight": ', "}]}"]
+    words += [OPENING, BETWEEN, TO_ARGUMENT, TO_WEIGHT, CLOSING]
     words.append(prompts.notes({}))
     words += [prompts.notes(dict.fromkeys(DIMENSIONS, level)) for level in prompts.IMPORTANCE]
     return [*words, *map(str, WEIGHTS)]

@@ -16,10 +16,9 @@ from onward.files import read_json, write_whole
 from onward.lm import paths
 from onward.rubrics.language import InvalidRubric, Rubric
 from onward.rubrics.policy.episodes import Ask, Attempt, Player, StakeholderOf, answers_of
+from onward.rubrics.policy.plan import WRITER_FILE
 from onward.rubrics.policy.warm_start import ADAPTER
 from onward.rubrics.tasks import RubricTask
-
-WRITER_FILE = "writer.json"
 
 
 class Writer:
