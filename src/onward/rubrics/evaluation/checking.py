@@ -1,4 +1,4 @@
-"""Check of an evaluator or a free rubric on examples: each criterion reaches its maximum, and one can fail."""
+"""Check of an evaluator or a free rubric on examples: criteria reach their maximum, and one can fail."""
 
 from __future__ import annotations
 

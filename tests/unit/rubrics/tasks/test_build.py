@@ -100,7 +100,8 @@ def test_tasks_are_the_same_in_every_process() -> None:
         "import hashlib, json; from onward.rubrics.tasks import make_task, TaskStakeholder, guided_bits\n"
         "t = make_task('recall_notice', 4)\n"
         "parts = [t.brief, [str(c) for c in t.active], t.weights.tolist(), t.build(t.probes()[2]),\n"
-        "    t.hidden, [TaskStakeholder(t).ask(n).text for n in t.levels], guided_bits(t, t.weights).tolist()]\n"
+        "    t.hidden, [TaskStakeholder(t).ask(n).text for n in t.levels],\n"
+        "    guided_bits(t, t.weights).tolist()]\n"
         "print(hashlib.sha256(json.dumps(parts).encode()).hexdigest())"
     )
     found = {
