@@ -26,14 +26,14 @@ from pathlib import Path
 from typing import Any
 
 from machine import machine
-from onward.rubrics.tasks import TRAINING_FAMILIES, Task, make_task
+from onward.rubrics.tasks import TRAINING_FAMILIES, RubricTask, make_task
 from onward.rubrics.writer_process import WriterProcess
 from onward.rubrics.writers import open_writer, rubric_by
 
 HERE, CHILD = "in this process", "in its own process"
 
 
-def tasks_of(count: int) -> list[Task]:
+def tasks_of(count: int) -> list[RubricTask]:
     families = TRAINING_FAMILIES
     return [make_task(families[n % len(families)], 100 + n // len(families)) for n in range(count)]
 
@@ -73,7 +73,7 @@ async def first(how: str, folder: Path) -> dict[str, Any]:
     return {"first_seconds": round(seconds, 2), "memory_mib": memory}
 
 
-async def by_turns(folder: Path, tasks: list[Task]) -> dict[str, list[float]]:
+async def by_turns(folder: Path, tasks: list[RubricTask]) -> dict[str, list[float]]:
     """Returns the milliseconds of each rubric."""
     process, player = WriterProcess("rubric-writer", Path(os.devnull)), open_writer(str(folder)).player
     found: dict[str, list[float]] = {HERE: [], CHILD: []}

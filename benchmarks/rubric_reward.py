@@ -28,8 +28,8 @@ from pathlib import Path
 import numpy as np
 
 from onward.rubrics.measures import agreement
-from onward.rubrics.reward import ROBUST, SPEC, RewardSettings, score
-from onward.rubrics.tasks import HELD_OUT_FAMILIES, TRAINING_FAMILIES, Task, designs, make_task
+from onward.rubrics.reward import ROBUST, SPEC, RubricRewardSettings, score
+from onward.rubrics.tasks import HELD_OUT_FAMILIES, TRAINING_FAMILIES, RubricTask, designs, make_task
 
 Form = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray], float]
 """(columns, weights, columns of the truth, weights of the truth) → reward."""
@@ -48,7 +48,7 @@ class Row:
     gamed: float
 
 
-def by_settings(settings: RewardSettings) -> Form:
+def by_settings(settings: RubricRewardSettings) -> Form:
     def form(columns: np.ndarray, weights: np.ndarray, truth_columns: np.ndarray, truth: np.ndarray) -> float:
         total = score(columns, weights, truth_columns, truth, settings=settings).total
         assert total is not None
@@ -69,7 +69,7 @@ FORMS: dict[str, Form] = {
 }
 
 
-def outputs_of(form: str, task: Task) -> np.ndarray:
+def outputs_of(form: str, task: RubricTask) -> np.ndarray:
     """Returns the outputs that a form scores, as results of the active checks."""
     if form != "one output":
         return np.asarray(task.probes(), dtype=np.float64)
@@ -97,7 +97,9 @@ def _ranks(values: np.ndarray) -> np.ndarray:
     return ((ends - count + ends - 1) / 2)[place]
 
 
-def ranked(form: str, task: Task, rubrics: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[float, float]:
+def ranked(
+    form: str, task: RubricTask, rubrics: Sequence[tuple[np.ndarray, np.ndarray]]
+) -> tuple[float, float]:
     """Returns (rank correlation of the reward and the oracle's skill, share of rewards above a constant)."""
     outputs = outputs_of(form, task)
     rewards, skills = [], []
@@ -112,7 +114,7 @@ def ranked(form: str, task: Task, rubrics: Sequence[tuple[np.ndarray, np.ndarray
     return rank_correlation(np.array(rewards).round(12), np.array(skills).round(12)), above
 
 
-def is_gamed(form: str, task: Task) -> bool:
+def is_gamed(form: str, task: RubricTask) -> bool:
     outputs, truth = outputs_of(form, task), task.weights
     right = np.flatnonzero(truth)
     reward = FORMS[form]

@@ -21,9 +21,10 @@ from onward.children import Keeper
 from onward.context import Context
 from onward.contracts import encode, subjects
 from onward.rubrics.language import Rubric
-from onward.rubrics.policy.writer import load_writer
-from onward.rubrics.tasks import Task, make_task
+from onward.rubrics.policy.writer import load_player
+from onward.rubrics.tasks import RubricTask, make_task
 from onward.rubrics.writer_process import WriterProcess
+from onward.rubrics.writers import rubric_by
 from onward.training.writers import WriterFiles, Writers
 from onward.warehouse import queries
 
@@ -68,7 +69,7 @@ async def test_a_running_service_takes_each_release_without_a_restart(
     )  # fmt: skip
     folders, asked, write = two_writers(tmp_path), asyncio.Event(), WriterProcess.write
 
-    async def noted(process: WriterProcess, writer: str, task: Task) -> Rubric:
+    async def noted(process: WriterProcess, writer: str, task: RubricTask) -> Rubric:
         asked.set()
         return await write(process, writer, task)
 
@@ -114,7 +115,7 @@ async def test_a_running_service_takes_each_release_without_a_restart(
         assert keeper.cause == "it ended with code -9"
         assert [one["writer"]["version"] for one in found] == [versions[0], versions[1], versions[0]]
         for facts, folder in zip(found, (*folders, folders[0]), strict=True):
-            rubric = load_writer(folder).write(TASK, lambda topic: "")
+            rubric = rubric_by(load_player(folder), TASK)
             shares = zip(rubric.checks, rubric.weights, strict=True)
             assert facts["weights"] == pytest.approx({str(check): float(one) for check, one in shares})
         assert found[0]["weights"] != found[1]["weights"] and found[0] == found[2]
@@ -131,8 +132,8 @@ async def test_a_running_service_takes_each_release_without_a_restart(
         assert written["writer"] == "rubric-writer-v1"
     assert keeper.pid is None, "it ends with the rewarder"
 
-    async def here(process: WriterProcess, writer: str, task: Task) -> Rubric:
-        return load_writer(Path(writer)).write(task, lambda topic: "")
+    async def here(process: WriterProcess, writer: str, task: RubricTask) -> Rubric:
+        return rubric_by(load_player(Path(writer)), task)
 
     monkeypatch.setattr(WriterProcess, "write", here)  # a third child would load torch once more
     (tmp_path / "item.json").write_bytes(encode(trajectory("k", "expense_audit/3", ANSWER, "audit")))

@@ -22,7 +22,7 @@ from onward.errors import ConfigError, install_command
 if TYPE_CHECKING:
     from onward.rubrics.policy.episodes import Attempt
     from onward.rubrics.policy.plan import Plan
-    from onward.rubrics.tasks import Task
+    from onward.rubrics.tasks import RubricTask
 
 rubrics = Commands(
     help="""Rubrics: train a model that writes them, and see how well they score work.
@@ -43,7 +43,7 @@ WriterName = Annotated[
 Temperature = Annotated[float, typer.Option(min=0, help="0 takes the likeliest words.")]
 
 
-def task_named(name: str) -> Task:
+def task_named(name: str) -> RubricTask:
     """Returns the task of FAMILY or FAMILY/SEED. Raises ConfigError."""
     from onward.rubrics.tasks import make_task
 
@@ -226,7 +226,7 @@ def changed(plan: Plan, values: dict[str, Any], assignments: Sequence[str]) -> P
             part = part.get(key) if isinstance(part, dict) else None
         if not equals or not isinstance(part, dict) or (last not in part and outer != ["options"]):
             raise ConfigError(_unknown(name, equals, part if isinstance(part, dict) else document))
-        part[last] = _value(name, text, part.get(last))
+        part[last] = _value(text, part.get(last))
     return TheirPlan.from_dict(document)
 
 
@@ -240,23 +240,10 @@ def _unknown(name: str, equals: str, part: dict[str, Any]) -> str:
     return f"--set {name}: a run of a rubric writer has no such setting, {known}"
 
 
-def _value(name: str, text: str, present: Any) -> Any:
+def _value(text: str, present: Any) -> Any:
+    """Returns the JSON value of an assignment, else its text; ``present`` is the setting's value so far."""
     try:
         value = json.loads(text)
     except ValueError:
         value = text
-    if isinstance(present, tuple):
-        value = text.split(",") if isinstance(value, str) else value
-    wanted = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
-    kind = type(present)
-    fits = {
-        bool: isinstance(value, bool),
-        int: type(value) is int,
-        float: type(value) in (int, float),
-        str: isinstance(value, str),
-        dict: isinstance(value, dict),
-        tuple: isinstance(value, list) and all(isinstance(one, str) for one in value),
-    }
-    if not fits.get(kind, True):
-        raise ConfigError(f"--set {name}={text}: give {wanted.get(kind, 'a JSON value of that kind')}.")
-    return value
+    return text.split(",") if isinstance(present, tuple) and isinstance(value, str) else value

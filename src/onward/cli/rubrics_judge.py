@@ -19,7 +19,7 @@ from onward.errors import ConfigError
 if TYPE_CHECKING:
     from onward.rubrics.explanation import Explanation
     from onward.rubrics.language import Rubric
-    from onward.rubrics.tasks import Task
+    from onward.rubrics.tasks import RubricTask
 
 UNDECIDED = 3
 _CONTROLS = {
@@ -192,7 +192,9 @@ def explain(
         say(f"Page: {page}")
 
 
-def _write(name: str, writer: str, file: Path | None, data_dir: Path | None) -> tuple[Rubric, Task, int, str]:
+def _write(
+    name: str, writer: str, file: Path | None, data_dir: Path | None
+) -> tuple[Rubric, RubricTask, int, str]:
     """Returns the same for a rubric that ``writer`` writes now. Raises ConfigError if it writes none."""
     from onward.cli.rubrics_releases import open_named
 
@@ -203,7 +205,7 @@ def _write(name: str, writer: str, file: Path | None, data_dir: Path | None) -> 
     return attempt.rubric, task, len(attempt.questions), opened.name
 
 
-def _read(source: str, name: str | None) -> tuple[Rubric, Task, int, str]:
+def _read(source: str, name: str | None) -> tuple[Rubric, RubricTask, int, str]:
     """Returns rubric, task, number of questions and writer of a file. Raises ConfigError."""
     from onward.rubrics.language import parse
 

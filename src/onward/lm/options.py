@@ -1,4 +1,4 @@
-"""Settings of the learner, each checked at construction.
+"""Settings of the learners, each checked at construction. Needs no torch, so a request is checked by them.
 
 A combination that would count a term twice, or have no effect, is refused here, so that no enabled option is
 without effect.
@@ -177,6 +177,86 @@ class LearnerConfig:
     @property
     def clip_high(self) -> float:
         return self.clip_epsilon if self.clip_epsilon_high is None else self.clip_epsilon_high
+
+
+@dataclass(frozen=True)
+class DpoConfig:
+    """Settings of ``PreferenceLearner``."""
+
+    beta: float = 0.1
+    """Strength of the tie to the reference: the KL coefficient of the problem that DPO solves."""
+    learning_rate: float = 2e-4
+    epochs: int = 1
+    minibatch_pairs: int = 32
+    """Pairs per optimiser step."""
+    schedule: Schedule = "constant"
+    warmup_steps: int = 0
+    max_steps: int | None = None
+    """See ``LearnerConfig`` for these three."""
+    reference: Literal["start", "base", "other"] = "start"
+    """The policy as it is when training starts, the base weights (adapter off), or another policy, which the
+    learner is given."""
+    length_normalised: bool = False
+    """Compares means instead of sums of token log-ratios. Sums are DPO; means prevent long answers from
+    weighing more (and from being preferred for their length).
+    """
+    label_smoothing: float = 0.0
+    """Expected share of pairs in the wrong order (conservative DPO)."""
+    max_grad_norm: float = 1.0
+    micro_batch_tokens: int = 2048
+    gradient_checkpointing: bool = False
+    cache_bytes: int = 1 << 30
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        refuse_out_of_range(
+            self,
+            beta=self.beta > 0,
+            learning_rate=self.learning_rate > 0,
+            epochs=self.epochs >= 1,
+            minibatch_pairs=self.minibatch_pairs >= 1,
+            schedule=self.schedule in SCHEDULES,
+            warmup_steps=self.warmup_steps >= 0,
+            max_steps=self.max_steps is None or self.max_steps >= 1,
+            reference=self.reference in ("start", "base", "other"),
+            label_smoothing=0 <= self.label_smoothing < 0.5,
+            max_grad_norm=self.max_grad_norm > 0,
+            micro_batch_tokens=self.micro_batch_tokens >= 1,
+            cache_bytes=self.cache_bytes >= 0,
+        )
+
+
+@dataclass(frozen=True)
+class SftConfig:
+    """Settings of ``SupervisedLearner``."""
+
+    learning_rate: float
+    batch_rows: int
+    """Rows per optimiser step."""
+    epochs: int = 1
+    schedule: Schedule = "constant"
+    warmup_steps: int = 0
+    max_steps: int | None = None
+    """See ``LearnerConfig`` for these three."""
+    weight_decay: float = 0.0
+    max_grad_norm: float = 1.0
+    micro_batch_tokens: int = 2048
+    gradient_checkpointing: bool = False
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        refuse_out_of_range(
+            self,
+            learning_rate=self.learning_rate > 0,
+            batch_rows=self.batch_rows >= 1,
+            epochs=self.epochs >= 1,
+            schedule=self.schedule in SCHEDULES,
+            warmup_steps=self.warmup_steps >= 0,
+            max_steps=self.max_steps is None or self.max_steps >= 1,
+            weight_decay=self.weight_decay >= 0,
+            max_grad_norm=self.max_grad_norm > 0,
+            micro_batch_tokens=self.micro_batch_tokens >= 1,
+        )
 
 
 def refuse_out_of_range(config: object, **good: bool) -> None:

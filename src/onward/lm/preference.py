@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -20,62 +20,15 @@ from torch import Tensor
 
 from onward.errors import ConfigError, TrainingError
 from onward.lm.batches import Batches, Prepared
-from onward.lm.cursor import SCHEDULES, Cursor, Schedule
+from onward.lm.cursor import Cursor
 from onward.lm.model import LanguageModel
-from onward.lm.options import refuse_out_of_range
+from onward.lm.options import DpoConfig
 from onward.lm.packing import split_by_tokens
 from onward.lm.pairs import Pair
 from onward.lm.saved import load_state, save_state, trained_tensors
 from onward.lm.stepper import Stepper, Stepping
 
 STATE_FILE = "preference.pt"
-
-
-@dataclass(frozen=True)
-class DpoConfig:
-    """Settings of ``PreferenceLearner``."""
-
-    beta: float = 0.1
-    """Strength of the tie to the reference: the KL coefficient of the problem that DPO solves."""
-    learning_rate: float = 2e-4
-    epochs: int = 1
-    minibatch_pairs: int = 32
-    """Pairs per optimiser step."""
-    schedule: Schedule = "constant"
-    warmup_steps: int = 0
-    max_steps: int | None = None
-    """See ``LearnerConfig`` for these three."""
-    reference: Literal["start", "base", "other"] = "start"
-    """The policy as it is when training starts, the base weights (adapter off), or another policy, which the
-    learner is given."""
-    length_normalised: bool = False
-    """Compares means instead of sums of token log-ratios. Sums are DPO; means prevent long answers from
-    weighing more (and from being preferred for their length).
-    """
-    label_smoothing: float = 0.0
-    """Expected share of pairs in the wrong order (conservative DPO)."""
-    max_grad_norm: float = 1.0
-    micro_batch_tokens: int = 2048
-    gradient_checkpointing: bool = False
-    cache_bytes: int = 1 << 30
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        refuse_out_of_range(
-            self,
-            beta=self.beta > 0,
-            learning_rate=self.learning_rate > 0,
-            epochs=self.epochs >= 1,
-            minibatch_pairs=self.minibatch_pairs >= 1,
-            schedule=self.schedule in SCHEDULES,
-            warmup_steps=self.warmup_steps >= 0,
-            max_steps=self.max_steps is None or self.max_steps >= 1,
-            reference=self.reference in ("start", "base", "other"),
-            label_smoothing=0 <= self.label_smoothing < 0.5,
-            max_grad_norm=self.max_grad_norm > 0,
-            micro_batch_tokens=self.micro_batch_tokens >= 1,
-            cache_bytes=self.cache_bytes >= 0,
-        )
 
 
 @dataclass(frozen=True)

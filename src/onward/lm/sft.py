@@ -16,9 +16,9 @@ from typing import Any
 import torch
 
 from onward.errors import TrainingError
-from onward.lm.cursor import SCHEDULES, Cursor, Schedule
+from onward.lm.cursor import Cursor
 from onward.lm.model import LanguageModel
-from onward.lm.options import refuse_out_of_range
+from onward.lm.options import SftConfig
 from onward.lm.packing import split_by_tokens
 from onward.lm.saved import load_state, save_state, trained_tensors
 from onward.lm.stepper import Stepper, Stepping
@@ -26,39 +26,6 @@ from onward.lm.tokens import TokenRow
 from onward.lm.trajectories import Trajectory
 
 STATE_FILE = "supervised.pt"
-
-
-@dataclass(frozen=True)
-class SftConfig:
-    """Settings of ``SupervisedLearner``."""
-
-    learning_rate: float
-    batch_rows: int
-    """Rows per optimiser step."""
-    epochs: int = 1
-    schedule: Schedule = "constant"
-    warmup_steps: int = 0
-    max_steps: int | None = None
-    """See ``LearnerConfig`` for these three."""
-    weight_decay: float = 0.0
-    max_grad_norm: float = 1.0
-    micro_batch_tokens: int = 2048
-    gradient_checkpointing: bool = False
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        refuse_out_of_range(
-            self,
-            learning_rate=self.learning_rate > 0,
-            batch_rows=self.batch_rows >= 1,
-            epochs=self.epochs >= 1,
-            schedule=self.schedule in SCHEDULES,
-            warmup_steps=self.warmup_steps >= 0,
-            max_steps=self.max_steps is None or self.max_steps >= 1,
-            weight_decay=self.weight_decay >= 0,
-            max_grad_norm=self.max_grad_norm > 0,
-            micro_batch_tokens=self.micro_batch_tokens >= 1,
-        )
 
 
 @dataclass(frozen=True)

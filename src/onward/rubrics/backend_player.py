@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from types import GenericAlias
 from typing import Any, Literal
@@ -21,8 +21,8 @@ from onward.rubrics.language import Criterion, InvalidRubric, Rubric, parse, ser
 from onward.rubrics.language.criteria import LEAST_CRITERIA, MOST_CRITERIA, WEIGHTS
 from onward.rubrics.language.writing import arguments_of
 from onward.rubrics.policy import prompts
-from onward.rubrics.policy.episodes import QUESTIONS, Ask, Attempt, answers_of
-from onward.rubrics.tasks import TOPICS, Task
+from onward.rubrics.policy.episodes import QUESTIONS, Ask, Attempt, StakeholderOf, answers_of
+from onward.rubrics.tasks import TOPICS, RubricTask
 from onward.rubrics.tasks.baselines import BASELINES
 from onward.spelling import closest_name
 
@@ -38,19 +38,20 @@ class BackendPlayer:
 
     def play(
         self,
-        tasks: Sequence[Task],
+        tasks: Sequence[RubricTask],
         *,
         seed: int = 0,
         temperature: float = 0.0,
-        stakeholder: Callable[[Task], Ask] = answers_of,
+        stakeholder: StakeholderOf = answers_of,
     ) -> list[Attempt]:
-        """Runs one episode for each entry of ``tasks`` and returns them in that order. A refusal, a truncated
-        answer and one of another type are invalid rubrics. Raises EngineError if the model is away."""
+        """Runs one episode for each entry of ``tasks`` and returns them in that order. Without a stakeholder
+        no question is put. A refusal, a truncated answer and one of another type are invalid rubrics. Raises
+        EngineError if the model is away."""
 
         async def all_of_them() -> list[Attempt]:
             slots, backend = asyncio.Semaphore(AT_ONCE), self.backend
 
-            async def one(number: int, task: Task) -> Attempt:
+            async def one(number: int, task: RubricTask) -> Attempt:
                 async with slots:
                     return await self._episode(task, stakeholder(task), seed + number, temperature)
 
@@ -61,12 +62,12 @@ class BackendPlayer:
 
         return asyncio.run(all_of_them())
 
-    async def _episode(self, task: Task, ask: Ask, seed: int, temperature: float) -> Attempt:
+    async def _episode(self, task: RubricTask, ask: Ask | None, seed: int, temperature: float) -> Attempt:
         text, asked, problem = prompts.opening(task)[-1]["content"], [], ""
         rubric: Rubric | None = None
         written = ""
         try:
-            while len(asked) < self.questions:
+            while ask is not None and len(asked) < self.questions:
                 wanted: Any = await self.backend.generate_structured(
                     prompts.SYSTEM, f"{text}\nWhich topic do you ask about?", _Question, temperature, seed
                 )
@@ -96,16 +97,16 @@ class BaselinePlayer:
 
     def play(
         self,
-        tasks: Sequence[Task],
+        tasks: Sequence[RubricTask],
         *,
         seed: int = 0,
         temperature: float = 0.0,
-        stakeholder: Callable[[Task], Ask] = answers_of,
+        stakeholder: StakeholderOf = answers_of,
     ) -> list[Attempt]:
         """Returns the reference point's rubric of each task; the other arguments change nothing."""
         return [self._attempt(task) for task in tasks]
 
-    def _attempt(self, task: Task) -> Attempt:
+    def _attempt(self, task: RubricTask) -> Attempt:
         weights = self.baseline.write(task)
         asked = task.hidden[: self.baseline.questions(task)]
         try:
@@ -131,7 +132,7 @@ _Topic: Any = Literal[(*TOPICS, prompts.ENOUGH)]
 _Question = create_model("Question", __base__=_Part, ask=(_Topic, ...))
 
 
-def rubric_type(task: Task) -> type[BaseModel]:
+def rubric_type(task: RubricTask) -> type[BaseModel]:
     """Returns the type of the rubrics over the active checks of a task, for a structured answer."""
     weight: Any = Literal[WEIGHTS]
     kinds = [

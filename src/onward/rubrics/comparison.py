@@ -11,7 +11,7 @@ from onward.rubrics.backends import Usage
 from onward.rubrics.policy.evaluation import Judged, controls, difference, judged, reference_points
 from onward.rubrics.policy.figures import Interval
 from onward.rubrics.policy.splits import judging_tasks
-from onward.rubrics.tasks import Task
+from onward.rubrics.tasks import RubricTask
 from onward.rubrics.writers import NamedWriter
 
 Price = tuple[float, float]
@@ -31,7 +31,7 @@ class Cost:
 
 def timed(
     writer: NamedWriter,
-    tasks: Sequence[Task],
+    tasks: Sequence[RubricTask],
     *,
     temperature: float = 0.0,
     seed: int = 0,
@@ -106,7 +106,7 @@ class Comparison:
 def compared(
     a: NamedWriter,
     b: NamedWriter,
-    tasks: Sequence[Task],
+    tasks: Sequence[RubricTask],
     *,
     temperature: float = 0.0,
     seed: int = 0,

@@ -10,6 +10,7 @@ from pydantic import BaseModel, Field, create_model
 
 from onward.errors import ConfigError
 from onward.rubrics.backends import Backend
+from onward.rubrics.backends.local import VLLMInterface
 from onward.rubrics.evaluation import Evaluator, Preference
 from onward.rubrics.gym.actions import AskClarificationQuestions, GeneratePreferenceRubric
 from onward.rubrics.gym.clarification import MAX_QUESTIONS, CommunicationService, Question
@@ -24,10 +25,9 @@ from onward.rubrics.gym.softmax_policy import Decision, SoftmaxPolicy
 from onward.rubrics.gym.stakeholder import Stakeholder
 from onward.rubrics.gym.truth_files import criterion_of
 from onward.rubrics.gym.workflow import Workflow
-from onward.rubrics.local_model import VLLMInterface
+from onward.rubrics.language import LEAST_CRITERIA, MOST_CRITERIA, WEIGHTS
 
 SYSTEM = "You write the rubric by which the files of a project are judged. Answer in JSON."
-LEAST_CRITERIA, MOST_CRITERIA = 3, 7
 
 
 class RubricDecompositionManagerAgent:
@@ -91,7 +91,7 @@ class RubricDecompositionManagerAgent:
         answer: Any = await self.local_llm.generate_structured(
             SYSTEM,
             f"{_about(observation)}\n{answers}\nTake {LEAST_CRITERIA} to {MOST_CRITERIA} criteria by number, "
-            f"each with a weight from 1 to 5:\n{listed}",
+            f"each with a weight from {WEIGHTS[0]} to {WEIGHTS[-1]}:\n{listed}",
             _rubric_type(len(observation.requirements)), self._temperature, self._seed,
         )  # fmt: skip
         weights: dict[int, int] = {}
@@ -121,7 +121,8 @@ def _topics_type(observation: RubricObservation) -> type[BaseModel]:
 def _rubric_type(count: int) -> type[BaseModel]:
     """Returns the type of a rubric over ``count`` criteria: numbers with weights from 1 to 5."""
     number: Any = Literal[tuple(range(1, count + 1))]
-    choice = create_model("Choice", criterion=(number, ...), weight=(Literal[1, 2, 3, 4, 5], ...))
+    weight: Any = Literal[WEIGHTS]
+    choice = create_model("Choice", criterion=(number, ...), weight=(weight, ...))
     size = Field(min_length=LEAST_CRITERIA, max_length=MOST_CRITERIA)
     fields: dict[str, Any] = {"criteria": (GenericAlias(list, (choice,)), size)}
     return create_model("WrittenRubric", **fields)

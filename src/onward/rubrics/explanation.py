@@ -9,8 +9,8 @@ import numpy as np
 
 from onward.rubrics.check import Check
 from onward.rubrics.language import Rubric
-from onward.rubrics.reward import ROBUST, RewardSettings, RubricReward, reward_of
-from onward.rubrics.tasks import Task, describe
+from onward.rubrics.reward import ROBUST, RubricReward, RubricRewardSettings, reward_of
+from onward.rubrics.tasks import RubricTask, describe
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class OutputView:
 class Explanation:
     """Everything about one rubric for one task."""
 
-    task: Task
+    task: RubricTask
     rubric: Rubric
     criteria: tuple[CriterionView, ...]
     outputs: tuple[OutputView, ...]
@@ -71,12 +71,12 @@ def signed(value: float, digits: int = 2) -> str:
     return f"{round(value, digits) + 0.0:+.{digits}f}"
 
 
-def name_of(task: Task) -> str:
+def name_of(task: RubricTask) -> str:
     return f"{task.family}/{task.seed}"
 
 
 def explained(
-    rubric: Rubric, task: Task, *, questions: int = 0, settings: RewardSettings = ROBUST
+    rubric: Rubric, task: RubricTask, *, questions: int = 0, settings: RubricRewardSettings = ROBUST
 ) -> Explanation:
     """Returns what each criterion of ``rubric`` does on the designed outputs of ``task``.
 

@@ -17,9 +17,9 @@ import numpy as np
 from onward.envs.failures import EnvironmentFailure
 from onward.errors import ConfigError, OnwardError
 from onward.rubrics.check import Check
-from onward.rubrics.guided import expected_score
 from onward.rubrics.language import InvalidRubric, Rubric
 from onward.rubrics.measures import LEAST_SPREAD, LEAST_VARIANCE, agreement, shape_fault
+from onward.rubrics.tasks.guided import expected_score
 from onward.rubrics.tasks.stakeholder import MOST_QUESTIONS, MOST_TURNS
 
 GATE = -2.0
@@ -34,7 +34,7 @@ class UnfitTaskError(OnwardError):
     """A task whose truth cannot rank rubrics: its scores are nearly equal on every designed output."""
 
 
-class RubricTask(Protocol):
+class KnownTruth(Protocol):
     """The part of a task that the reward needs."""
 
     @property
@@ -51,7 +51,7 @@ class RubricTask(Protocol):
 
 
 @dataclass(frozen=True)
-class RewardSettings:
+class RubricRewardSettings:
     """Form and weights of the reward."""
 
     form: Literal["robust", "spec"] = "robust"
@@ -88,8 +88,8 @@ class RewardSettings:
             )
 
 
-ROBUST = RewardSettings()
-SPEC = RewardSettings(
+ROBUST = RubricRewardSettings()
+SPEC = RubricRewardSettings(
     form="spec",
     coverage_weight=1.0,
     correlation_weight=0.0,
@@ -117,9 +117,9 @@ class RubricReward:
 
 def reward_of(
     rubric: Rubric | InvalidRubric | None,
-    task: RubricTask,
+    task: KnownTruth,
     questions: int = 0,
-    settings: RewardSettings = ROBUST,
+    settings: RubricRewardSettings = ROBUST,
 ) -> RubricReward:
     """Returns the reward of a rubric for a task. ``rubric``: None or the error of ``parse`` if the policy's
     text was no rubric. ``questions``: those that the policy asked."""
@@ -150,7 +150,7 @@ def score(
     *,
     questions: int = 0,
     utility: float = 0.0,
-    settings: RewardSettings = ROBUST,
+    settings: RubricRewardSettings = ROBUST,
 ) -> RubricReward:
     """Returns the reward of a rubric from its results on the designed outputs.
 

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 from onward.rubrics import evaluation
+from onward.rubrics.backends.local import VLLMInterface
 from onward.rubrics.decomposition import RubricDecompositionManagerAgent, decompose_preference_to_evaluator
 from onward.rubrics.evaluation import EvaluationResult, Evaluator, PreferenceWeights, RunCondition
 from onward.rubrics.gym.clarification import CommunicationService
@@ -26,7 +27,6 @@ from onward.rubrics.gym.stakeholder import Stakeholder
 from onward.rubrics.gym.workers import Worker
 from onward.rubrics.gym.workflow import Workflow
 from onward.rubrics.language.free import StagedRubric
-from onward.rubrics.local_model import VLLMInterface
 from onward.rubrics.seed_training import (
     AlignmentReward,
     EpisodeSummary,

@@ -33,6 +33,7 @@ from onward.rubrics.gym.stakeholder import Stakeholder
 from onward.rubrics.gym.truth_files import TRUTH, criterion_of, truth_of
 from onward.rubrics.gym.workers import Worker, requirements
 from onward.rubrics.gym.workflow import Workflow
+from onward.rubrics.language import LEAST_CRITERIA, MOST_CRITERIA
 from onward.rubrics.reward import spec_total
 
 SKILLS = (0.4, 0.5, 0.6, 0.6, 0.7, 0.7, 0.8, 0.9)
@@ -66,7 +67,7 @@ class RubricRewardFunction:
         coverage: float = 0.0,
     ) -> float:
         """Returns the reward; ``NO_RUBRIC`` if a score is missing."""
-        outside = max(0, 3 - criteria, criteria - 7)
+        outside = max(0, LEAST_CRITERIA - criteria, criteria - MOST_CRITERIA)
         total = spec_total(
             synthetic, truth, distance=self.distance,
             quality=self.quality_weight * max(0.0, 1 - outside / 4),

@@ -18,10 +18,10 @@ from rich.console import Console
 from onward.errors import OnwardError
 from onward.files import check_file
 from onward.progress import Bars
+from onward.rubrics.backends.local import VLLMInterface
 from onward.rubrics.decomposition import RubricDecompositionManagerAgent
 from onward.rubrics.gym.softmax_policy import SoftmaxPolicy
 from onward.rubrics.gym.workers import Worker
-from onward.rubrics.local_model import VLLMInterface
 from onward.rubrics.seed_training import (
     EpisodeSummary,
     LoopSettings,

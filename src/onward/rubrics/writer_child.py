@@ -77,14 +77,16 @@ class Desk:
         import numpy as np
 
         from onward.rubrics.check import Check
-        from onward.rubrics.tasks import Task
+        from onward.rubrics.tasks import RubricTask
         from onward.rubrics.writers import open_writer, rubric_by
 
         if self._player is None or self._name != request["writer"]:
             self._player = open_writer(request["writer"]).player
             self._name = request["writer"]
         checks = tuple(Check(name, arg) for name, arg in request["checks"])
-        return rubric_by(self._player, Task("", 0, request["brief"], checks, np.zeros(len(checks)), {}, ()))
+        return rubric_by(
+            self._player, RubricTask("", 0, request["brief"], checks, np.zeros(len(checks)), {}, ())
+        )
 
 
 if __name__ == "__main__":

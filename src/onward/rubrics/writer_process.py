@@ -22,7 +22,7 @@ from onward.errors import EngineError
 from onward.memory import KillWatch
 from onward.processes import CALLING, COMPUTING
 from onward.rubrics.language import InvalidRubric, Rubric, parse
-from onward.rubrics.tasks import Task
+from onward.rubrics.tasks import RubricTask
 
 CHILD = "onward.rubrics.writer_child"
 WRITE_SECONDS = 60.0
@@ -72,7 +72,7 @@ class WriterProcess:
         """Writer that the present child has loaded."""
         self._working: set[asyncio.Task[Any]] = set()
 
-    async def write(self, writer: str, task: Task) -> Rubric:
+    async def write(self, writer: str, task: RubricTask) -> Rubric:
         """Returns the rubric of ``writer``, a name of ``writers.FORMS``, for the brief and the checks of
         ``task``. Raises InvalidRubric if its text is none, and EngineError if it cannot be had.
 
@@ -94,7 +94,7 @@ class WriterProcess:
         self._kept = False
         self._lose(self._child)
 
-    async def _request(self, writer: str, task: Task) -> Rubric:
+    async def _request(self, writer: str, task: RubricTask) -> Rubric:
         try:
             answer = await self._answer(writer, task)
         except _LostError:  # another child may live longer
@@ -104,7 +104,7 @@ class WriterProcess:
             return parse(answer["rubric"], task.active)
         raise (InvalidRubric if answer.get("invalid") else EngineError)(answer["error"])
 
-    async def _answer(self, writer: str, task: Task) -> dict[str, Any]:
+    async def _answer(self, writer: str, task: RubricTask) -> dict[str, Any]:
         await self._wait_for_child()
         seconds = self._write_seconds if self._loaded == writer else self._load_seconds
         checks = [(check.name, check.arg) for check in task.active]

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from onward.errors import ConfigError
 from onward.rubrics.backend_player import BackendPlayer, BaselinePlayer
 from onward.rubrics.backends import DIALECTS, Usage, open_backend
+from onward.rubrics.backends.local import engine_of
 from onward.rubrics.language import InvalidRubric, Rubric
-from onward.rubrics.local_model import engine_of
 from onward.rubrics.policy.evaluation import Plays
-from onward.rubrics.tasks import Task
+from onward.rubrics.policy.plan import WRITER_FILE
+from onward.rubrics.tasks import RubricTask
 from onward.spelling import closest_name
 
 FORMS = "RUN, released, a version, openai:NAME, vllm:NAME@URL, sglang:NAME@URL, local:FOLDER or baseline:NAME"
 RELEASED = "released"
 """Name of the released writer in the settings and in commands."""
-WRITER_FILE = "writer.json"
 
 
 @dataclass(frozen=True)
@@ -68,18 +67,17 @@ def loads_model(name: str) -> bool:
     )
 
 
-def rubric_by(player: Plays, task: Task) -> Rubric:
-    """Returns the rubric of a writer for a task that is scored: its likeliest text, and no one answers its
-    questions. Raises InvalidRubric if the text is none."""
-    (attempt,) = player.play([task], temperature=0.0, stakeholder=unanswered)
+def rubric_by(player: Plays, task: RubricTask) -> Rubric:
+    """Returns the rubric of a writer for a task that is scored: its likeliest text, and it asks nothing.
+    Raises InvalidRubric if the text is none."""
+    (attempt,) = player.play([task], temperature=0.0, stakeholder=no_stakeholder)
     if attempt.rubric is None:
         raise InvalidRubric(f"The writer's text is no rubric: {attempt.problem}")
     return attempt.rubric
 
 
-def unanswered(task: Task) -> Callable[[str], str]:
-    """Returns the stakeholder of a task that is scored: no one answers."""
-    return lambda topic: ""
+def no_stakeholder(task: RubricTask) -> None:
+    """Finds the stakeholder of a task that is scored: there is none to ask."""
 
 
 def _path_of(name: str) -> Path:

@@ -10,7 +10,6 @@ import pytest
 from rubric_workflows import Workflow, criterion, evaluate
 
 from onward.clock import ManualClock
-from onward.rubrics.check import Check
 from onward.rubrics.evaluation import (
     ContextItem,
     EvaluationError,
@@ -21,9 +20,7 @@ from onward.rubrics.evaluation import (
     RunCondition,
     ValidationEngine,
     WorkflowRubric,
-    evaluator_of,
 )
-from onward.rubrics.language import Criterion, Rubric
 from onward.rubrics.language.free import FunctionRule, Stage, StagedRubric
 from onward.rubrics.reward import spec_total
 
@@ -375,16 +372,3 @@ def test_a_free_rubric_stands_where_an_evaluator_may() -> None:
         "workflow/staged/gate/goal",
         "workflow/staged/gate/named",
     ]
-
-
-def test_a_rubric_of_the_finite_language_is_an_evaluator() -> None:
-    checks = [Check("has_section", "risks"), Check("max_words", "120"), Check("sum_matches", "total")]
-    rubric = Rubric([Criterion(check, weight) for check, weight in zip(checks, (1, 2, 5), strict=True)])
-    holding = {checks[0], checks[2]}
-    evaluator = evaluator_of(rubric, "synthetic", lambda workflow, check: check in holding)
-    run = ValidationEngine(1).evaluate_timestep(
-        Workflow(), 0, "on_completion", workflow_evaluators=[evaluator]
-    )
-    assert asyncio.run(run).weighted_preference_total == pytest.approx(
-        rubric.score(check in holding for check in rubric.checks)
-    )

@@ -73,7 +73,7 @@ def test_a_fault_that_the_best_case_does_not_have_is_no_lost_maximum() -> None:
             lambda scores: 0.5,
             "'g' has no full marks on the best case: its total is 0.5",
         ),
-        (lambda workflow: True, "mean", "'g' cannot fail: all 1 poor workflows have full marks"),
+        (lambda workflow: True, "mean", "'g' cannot fail: all 1 poor cases have full marks"),
         (lambda workflow: workflow.rows == 2 or fails(workflow), "mean", "no score for any of 1 poor"),
     ],
 )

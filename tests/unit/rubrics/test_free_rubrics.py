@@ -6,12 +6,11 @@ import asyncio
 import json
 from typing import Any
 
-import jsonschema
 import pytest
 
 from onward.reward.sandbox import Sandbox
+from onward.rubrics.evaluation import EvaluationError, check_evaluator
 from onward.rubrics.language import InvalidRubric
-from onward.rubrics.language.discrimination import check_discrimination
 from onward.rubrics.language.free import (
     CodeRule,
     FunctionRule,
@@ -19,7 +18,6 @@ from onward.rubrics.language.free import (
     Stage,
     StagedRubric,
     parse_free,
-    schema_of_free,
 )
 from onward.rubrics.language.judging import RecordedJudge, key_of, prompt_of
 from onward.rubrics.language.outcomes import Outcome, failed, not_applicable, outcome_of
@@ -65,11 +63,9 @@ def changed(path: str, value: Any) -> str:
     return json.dumps(copy)
 
 
-def test_a_free_rubric_is_read_and_lies_in_its_schema() -> None:
+def test_a_free_rubric_is_read() -> None:
     rubric = parse_free(json.dumps(FREE))
     assert rubric.stages[0].rules[0].name == "rows"
-    jsonschema.validate(FREE, schema_of_free())
-    assert "function" not in json.dumps(schema_of_free())
 
 
 @pytest.mark.parametrize(
@@ -329,29 +325,24 @@ BEST, POOR = {"rows": 2}, {"rows": 1}
     "code, reason",
     [
         (CODE, ""),
-        ("def evaluate(artefact):\n    return 4\n", "'r' cannot fail: all 1 poor artefacts have full marks"),
-        ("def evaluate(artefact):\n    return min(1, artefact['rows'])\n", "gives the best artefact 1 of 4"),
-        ("def evaluate(artefact):\n    return artefact['x']\n", "fails on the best artefact: KeyError"),
+        ("def evaluate(artefact):\n    return 4\n", "'r' cannot fail: all 1 poor cases have full marks"),
+        ("def evaluate(artefact):\n    return min(1, artefact['rows'])\n", "gives the best case 1 of 4"),
+        ("def evaluate(artefact):\n    return artefact['x']\n", "fails on the best case: KeyError"),
         (
             "def evaluate(artefact):\n    raise NotApplicable('no rows')\n",
-            "fails on the best artefact: it does not apply (no rows)",
+            "fails on the best case: it does not apply (no rows)",
         ),
         (
             "def evaluate(artefact):\n    return 4 if artefact['rows'] == 2 else artefact['x']\n",
-            "has no score for any of 1 poor artefacts",
+            "has no score for any of 1 poor cases",
         ),
     ],
 )
 def test_a_rubric_must_reach_its_maximum_and_be_able_to_fail(code: str, reason: str) -> None:
-    check = check_discrimination(rubric_of(code), BEST, [POOR])
+    check = check_evaluator(rubric_of(code), BEST, [POOR])
     if not reason:
         asyncio.run(check)
         return
-    with pytest.raises(InvalidRubric) as caught:
+    with pytest.raises(EvaluationError) as caught:
         asyncio.run(check)
     assert reason in str(caught.value)
-
-
-def test_a_check_needs_an_artefact_that_should_fail() -> None:
-    with pytest.raises(InvalidRubric, match="without an artefact that should fail"):
-        asyncio.run(check_discrimination(rubric_of(CODE), BEST, []))

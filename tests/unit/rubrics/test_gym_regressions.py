@@ -33,7 +33,7 @@ from onward.rubrics.tasks import (
     DIMENSIONS,
     HELD_OUT_FAMILIES,
     TRAINING_FAMILIES,
-    Stakeholder,
+    TaskStakeholder,
     make_task,
 )
 from onward.rubrics.tasks.rounding import rounded
@@ -178,7 +178,7 @@ def test_maximum_cannot_be_reached() -> None:
 
 def test_rubric_that_cannot_fail_is_refused() -> None:
     always = Evaluator(name="g", rubrics=(criterion("a", True),))
-    with pytest.raises(EvaluationError, match="'g' cannot fail: all 2 poor workflows have full marks"):
+    with pytest.raises(EvaluationError, match="'g' cannot fail: all 2 poor cases have full marks"):
         asyncio.run(check_evaluator(always, Workflow(), [Workflow(), Workflow()]))
 
 
@@ -262,7 +262,7 @@ def test_stakeholder_has_the_truth_in_its_words(family: str) -> None:
         )
     )
     for topic in DIMENSIONS:
-        text = Stakeholder(task).ask(topic).text
+        text = TaskStakeholder(task).ask(topic).text
         assert not grams(text) & grams(truth)
         assert not any(check.name in text for check in task.active)
 

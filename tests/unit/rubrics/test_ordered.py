@@ -1,25 +1,19 @@
-"""The ordered map: its grammar has exactly the maps of a brute-force list; its reader gives reasons."""
+"""The grammar of rubrics in canonical order has exactly the rubrics of a brute-force list."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from itertools import combinations, product
 
 import numpy as np
 import pytest
 
-from onward.lm.constrained import Grammar
 from onward.rubrics.check import Check
 from onward.rubrics.language import Criterion, InvalidRubric, Rubric
-from onward.rubrics.language.ordered import map_grammar, ordered_grammar, parse_map, serialise_map
+from onward.rubrics.language.ordered import ordered_grammar
 
 CHECKS = [Check("d", "1"), Check("b"), Check("a", "x"), Check("a", "y")]
-
-
-def as_map(rubric: Rubric) -> str:
-    return json.dumps({str(one.check): one.weight for one in rubric.criteria})
 
 
 def as_list(rubric: Rubric) -> str:
@@ -45,7 +39,7 @@ def language(source: str) -> set[str]:
             continue
         allowed = np.unpackbits(np.frombuffer(state.compute_bitmask(), np.uint8), bitorder="little")
         for byte in np.flatnonzero(allowed[:256]):
-            is_weight = text.endswith((b'"weight": ', b'": ')) and chr(byte).isdigit()
+            is_weight = text.endswith(b'"weight": ') and chr(byte).isdigit()
             if is_weight and chr(byte) in "234" and re.search(rb": \d", text):
                 continue
             copy = state.deep_copy()
@@ -54,56 +48,30 @@ def language(source: str) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("grammar, written", [(map_grammar, as_map), (ordered_grammar, as_list)])
-def test_the_grammar_has_each_rubric_once_and_nothing_else(
-    grammar: Callable[[list[Check]], Grammar], written: Callable[[Rubric], str]
-) -> None:
+def test_the_grammar_has_each_rubric_once_and_nothing_else() -> None:
     """Beside every choice of three or four checks and their weights."""
     expected = {
-        written(Rubric([Criterion(*pair) for pair in zip(chosen, weights, strict=True)]))
+        as_list(Rubric([Criterion(*pair) for pair in zip(chosen, weights, strict=True)]))
         for size in (3, 4)
         for chosen in combinations(sorted(CHECKS), size)
         for weights in product(range(1, 6), repeat=size)
         if set(weights[1:]) <= {1, 5}
     }
     assert len(expected) == 4 * 5 * 2**2 + 5 * 2**3
-    assert language(grammar(CHECKS).source) == expected
+    assert language(ordered_grammar(CHECKS).source) == expected
 
 
 def test_the_grammar_counts_to_seven() -> None:
     llguidance = pytest.importorskip("llguidance")
     checks = [Check(f"check_{place:02}") for place in range(11)]
-    source = llguidance.LLMatcher.grammar_from_lark(map_grammar(checks).source)
+    source = llguidance.LLMatcher.grammar_from_lark(ordered_grammar(checks).source)
     for size in range(1, 12):
         matcher = llguidance.LLMatcher(llguidance.LLTokenizer("byte"), source, log_level=0)
-        text = json.dumps({str(check): 5 for check in checks[-size:]})
+        chosen = [{"check": one.name, "arg": "", "weight": 5} for one in checks[-size:]]
+        text = json.dumps({"criteria": chosen})
         assert (matcher.try_consume_tokens(list(text.encode())) == len(text)) == (3 <= size <= 7)
 
 
-def test_a_map_is_written_and_read_back() -> None:
-    rubric = Rubric([Criterion(CHECKS[0], 5), Criterion(CHECKS[1], 1), Criterion(CHECKS[3], 2)])
-    assert serialise_map(rubric) == '{"a(y)": 2, "b": 1, "d(1)": 5}'
-    assert parse_map(serialise_map(rubric), CHECKS) == rubric
-    with pytest.raises(InvalidRubric, match="b is repeated"):
-        serialise_map(Rubric([Criterion(CHECKS[1], 1)] * 3))
-    with pytest.raises(InvalidRubric, match="2 checks were given"):
-        map_grammar(CHECKS[:2])
-
-
-@pytest.mark.parametrize(
-    "text, reason",
-    [
-        ("[]", "not an object"),
-        ("{", "not JSON"),
-        ('{"a(x)": 1, "b": 2}', "has 2 criteria: use 3 to 7"),
-        ('{"a(x)": 1, "a(x)": 1, "b": 2}', "the key 'a(x)' twice"),
-        ('{"b": 2, "a(x)": 1, "d(1)": 1}', "'a(x)' is out of order"),
-        ('{"b": 2, "c": 1, "d(1)": 1}', "unknown check 'c'"),
-        ('{"a(x)": 1, "b": true, "d(1)": 1}', "weight of b is true"),
-        ('{"a(x)": 1, "b": 6, "d(1)": 1}', "weight of b is 6"),
-    ],
-)
-def test_an_invalid_map_has_a_reason(text: str, reason: str) -> None:
-    with pytest.raises(InvalidRubric) as caught:
-        parse_map(text, CHECKS)
-    assert reason in str(caught.value)
+def test_fewer_checks_than_criteria_are_refused() -> None:
+    with pytest.raises(InvalidRubric, match="2 checks were given: a rubric needs 3 different ones"):
+        ordered_grammar(CHECKS[:2])

@@ -18,7 +18,7 @@ from onward.reward.measures.judgement import judge
 from onward.reward.role.analysis import Analysis
 from onward.rubrics.backend_player import BaselinePlayer
 from onward.rubrics.language import Rubric
-from onward.rubrics.tasks import Task, make_task
+from onward.rubrics.tasks import RubricTask, make_task
 from onward.rubrics.trajectories import rubrics_of
 from onward.rubrics.trajectories.written import RubricWriter, in_this_process
 from onward.rubrics.writer_process import WriterProcess
@@ -57,7 +57,7 @@ class Source:
 def _players(monkeypatch: pytest.MonkeyPatch) -> None:
     """The process of a writer is played by the reference point that its folder names."""
 
-    async def write(process: WriterProcess, writer: str, task: Task) -> Rubric:
+    async def write(process: WriterProcess, writer: str, task: RubricTask) -> Rubric:
         return rubric_by(BaselinePlayer(Path(writer).name), task)
 
     monkeypatch.setattr(WriterProcess, "write", write)

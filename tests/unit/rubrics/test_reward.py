@@ -21,7 +21,7 @@ from onward.rubrics.reward import (
     GATE,
     ROBUST,
     SPEC,
-    RewardSettings,
+    RubricRewardSettings,
     UnfitTaskError,
     counted,
     reward_of,
@@ -102,7 +102,7 @@ def test_the_seeds_form_adds_plain_terms() -> None:
     assert reward.terms["quality"] == pytest.approx(0.1)
     assert reward.terms["questions"] == pytest.approx(-0.05)
     assert reward.terms["correlation"] == 0.0
-    absolute = reward_of(WITHOUT_QUESTION, TASK, 1, RewardSettings(form="spec", distance="absolute"))
+    absolute = reward_of(WITHOUT_QUESTION, TASK, 1, RubricRewardSettings(form="spec", distance="absolute"))
     truth = PROBES @ TASK.weights
     shares = np.array([5, 0, 4, 2, 2, 2, 0, 0, 0, 0, 0]) / 15
     assert absolute.terms["alignment"] == pytest.approx(-np.abs(PROBES @ shares - truth).mean())
@@ -179,11 +179,11 @@ def test_the_error_is_scaled_by_no_less_than_the_floor() -> None:
 )
 def test_settings_under_which_an_invalid_rubric_may_win_are_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="a valid rubric could have less than the -2 of an invalid one"):
-        RewardSettings(**fields)
+        RubricRewardSettings(**fields)
 
 
 def test_no_rubric_with_nine_questions_lies_below_the_gate() -> None:
-    dear = RewardSettings(question_price=0.09)
+    dear = RubricRewardSettings(question_price=0.09)
     wrong = rubric(has_section=1, max_words=5, pii_masked=1)
     absolute = replace(SPEC, distance="absolute")
     for form in (ROBUST, dear, SPEC, absolute):
@@ -227,7 +227,7 @@ def test_a_task_whose_truth_cannot_rank_is_left_out() -> None:
 
 
 def test_a_useful_rubric_is_worth_more_under_guidance() -> None:
-    guided = RewardSettings(utility_weight=1.0)
+    guided = RubricRewardSettings(utility_weight=1.0)
     wrong = rubric(has_section=1, max_words=1, pii_masked=1, id_format=1)
     assert reward_of(wrong, TASK, settings=guided).terms["utility"] == pytest.approx(0.25)
     right = reward_of(WITH_ANSWER, TASK, settings=guided).terms["utility"]
@@ -357,10 +357,10 @@ def test_the_distance_on_the_design_is_the_distance_of_the_weights() -> None:
 )
 def test_settings_that_make_no_reward_are_refused(fields: dict[str, Any], reason: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        RewardSettings(**fields)
+        RubricRewardSettings(**fields)
     assert reason in str(caught.value)
 
 
 def test_the_robust_form_is_the_default() -> None:
-    assert RewardSettings() == ROBUST
+    assert RubricRewardSettings() == ROBUST
     assert reward_of(WITH_ANSWER, TASK).total == reward_of(WITH_ANSWER, TASK, settings=ROBUST).total

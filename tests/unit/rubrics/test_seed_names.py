@@ -20,11 +20,11 @@ from pydantic import BaseModel
 from onward.errors import ConfigError
 from onward.lm.tiny import build_tiny
 from onward.rubrics import seed as names
+from onward.rubrics.backends.local import ModelAnswerError
 from onward.rubrics.evaluation import Preference
 from onward.rubrics.gym.files import DIMENSIONS
 from onward.rubrics.gym.loading import load_workflow
 from onward.rubrics.gym.workers import Worker, requirements
-from onward.rubrics.local_model import ModelAnswerError
 from onward.rubrics.seed import (
     CommunicationService,
     ExecutionPhase,

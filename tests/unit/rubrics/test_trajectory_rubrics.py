@@ -127,8 +127,7 @@ async def test_a_writer_reads_the_task_and_weighs_the_checks_once(monkeypatch: p
     weights = {"min_words": 5, "has_section": 3, "id_format": 2}
 
     def script(body: dict[str, Any]) -> dict[str, Any]:
-        if body["response_format"]["json_schema"]["name"] == "Question":
-            return text('{"ask": "nothing"}')
+        assert body["response_format"]["json_schema"]["name"] == "Rubric", "no question that no one answers"
         assert body["messages"][1]["content"].endswith('"20"\ngo\nWrite the rubric.')
         arguments = {"min_words": "20", "has_section": "summary", "id_format": ""}
         criteria = [{"check": c, "arg": arguments[c], "weight": w} for c, w in weights.items()]
@@ -144,7 +143,7 @@ async def test_a_writer_reads_the_task_and_weighs_the_checks_once(monkeypatch: p
         again = await engine.result(answered("# T"))
     assert found is not None and again is not None
     assert (found.score, again.score) == (pytest.approx(0.5), 0), "has_section 3/10 and id_format 2/10"
-    assert len(server.requests) == 2
+    assert len(server.requests) == 1
 
 
 async def test_a_document_reads_answer_and_files(tmp_path: Path) -> None:

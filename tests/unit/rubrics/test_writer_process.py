@@ -25,7 +25,7 @@ from onward.errors import ConfigError, EngineError, MissingExtraError
 from onward.rubrics import writer_child, writer_process, writers
 from onward.rubrics.backend_player import BaselinePlayer
 from onward.rubrics.language import InvalidRubric, parse
-from onward.rubrics.policy.writer import load_writer
+from onward.rubrics.policy.writer import load_player
 from onward.rubrics.tasks import make_task
 from onward.rubrics.trajectories import rubrics_of
 from onward.rubrics.writer_process import WriterProcess
@@ -118,10 +118,10 @@ def test_a_process_that_scores_with_released_writers_never_imports_torch(tmp_pat
     assert told["idle"] == [None, None] and len(set(told["pids"])) == 1
     right = []
     for version in (0, 1, 0):
-        writer, shares = load_writer(folders[version]), []
+        player, shares = load_player(folders[version]), []
         for name in ids:
             family, _, seed = name.partition("/")
-            rubric = writer.write(make_task(family, int(seed)), lambda topic: "")
+            rubric = rubric_by(player, make_task(family, int(seed)))
             pairs = zip(rubric.checks, rubric.weights.tolist(), strict=True)
             by = {"version": f"v{version}", "digest": f"d{version}"}
             shares.append([by, {str(check): weight for check, weight in pairs}])

@@ -16,7 +16,7 @@ from onward.rubrics.policy.episodes import Attempt
 from onward.rubrics.policy.evaluation import judged
 from onward.rubrics.policy.plan import Plan
 from onward.rubrics.policy.splits import validation_tasks
-from onward.rubrics.tasks import Task
+from onward.rubrics.tasks import RubricTask
 from onward.rubrics.tasks.splits import splits
 from onward.training.job import rubrics
 
@@ -24,22 +24,24 @@ from onward.training.job import rubrics
 class Noted:
     """A reference point that notes how it was asked to play."""
 
-    def __init__(self, name: str, calls: list[tuple[float, str]]) -> None:
+    def __init__(self, name: str, calls: list[tuple[float, None]]) -> None:
         self._player, self._calls = BaselinePlayer(name), calls
 
-    def play(self, tasks: Sequence[Task], *, stakeholder: Callable[..., Any], **given: Any) -> list[Attempt]:
-        self._calls.append((given["temperature"], stakeholder(tasks[0])("accuracy")))
+    def play(
+        self, tasks: Sequence[RubricTask], *, stakeholder: Callable[..., Any], **given: Any
+    ) -> list[Attempt]:
+        self._calls.append((given["temperature"], stakeholder(tasks[0])))
         return self._player.play(tasks, stakeholder=stakeholder, **given)
 
 
 def test_writers_are_compared_as_they_score_and_by_family(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[tuple[float, str]] = []
+    calls: list[tuple[float, None]] = []
     monkeypatch.setattr(policy_writer, "load_player", lambda folder: Noted(folder.name, calls))
     monkeypatch.setattr(rubrics, "VALIDATION_TASKS", 16)
     found = rubrics.compared(
         Path("full_oracle"), Path("template"), {"version": "rubric-writer-v1", "folder": "constant"}
     )
-    assert calls == [(0.0, "")] * 3  # the likeliest rubric, and no answers, as in scoring
+    assert calls == [(0.0, None)] * 3  # the likeliest rubric, and no questions, as in scoring
     tasks = validation_tasks(16)
     skills = {name: np.array(judged(BaselinePlayer(name), tasks).skills)
               for name in ("full_oracle", "template", "constant")}  # fmt: skip

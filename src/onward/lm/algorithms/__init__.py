@@ -1,16 +1,18 @@
 """The policy-gradient algorithms: each turns scored trajectories into advantages, in a module of its own.
 
-The learner does not know which algorithm runs: ``learn`` is the only link between the two. Preference
+Their options are in ``algorithm_options``, which needs no torch. The learner does not know which algorithm
+runs: ``learn`` is the only link between the two. Preference
 learning (``preference``) and supervised learning (``sft``) have losses of another kind.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import fields
+from dataclasses import asdict
 from typing import Any
 
 from onward.errors import ConfigError, TrainingError
+from onward.lm.algorithm_options import AlgorithmOptions, options_of
 from onward.lm.algorithms.base import Algorithm, Estimate, units_of
 from onward.lm.algorithms.grpo import Grpo
 from onward.lm.algorithms.ppo import Ppo
@@ -23,29 +25,23 @@ from onward.lm.trajectories import Selection
 
 __all__ = [
     "ALGORITHMS", "Algorithm", "Estimate", "Grpo", "Ppo", "Reinforce", "ReinforcePlusPlus", "Rloo",
-    "from_options", "learn",
+    "algorithm_of", "from_options", "learn",
 ]  # fmt: skip
 
 ALGORITHMS: dict[str, type[Algorithm]] = {
     kind.type: kind for kind in (Ppo, Rloo, Grpo, Reinforce, ReinforcePlusPlus)
 }
-_SHORT = {"reinforce_pp": "reinforce_plus_plus"}
 
 
 def from_options(options: Mapping[str, Any]) -> Algorithm:
-    """Builds the algorithm named by ``options["type"]``, with the other options as its settings. The short
-    name ``reinforce_pp`` will do. Raises ConfigError, listing the valid names, when the name or an option is
-    unknown."""
-    rest = dict(options)
-    name = rest.pop("type", None)
-    kind = ALGORITHMS.get(_SHORT.get(str(name), str(name)))
-    if kind is None:
-        raise ConfigError(f"There is no algorithm {name!r}: use one of {', '.join(sorted(ALGORITHMS))}.")
-    known = [f.name for f in fields(kind) if f.init]  # type: ignore[arg-type]
-    unknown = sorted(set(rest) - set(known))
-    if unknown:
-        raise ConfigError(f"{name} has no option {unknown[0]!r}: it has {', '.join(known) or 'none'}.")
-    return kind(**rest)
+    """Builds the algorithm named by ``options["type"]``, with the other options as its settings. Raises
+    ConfigError as ``options_of`` does."""
+    return algorithm_of(options_of(options))
+
+
+def algorithm_of(options: AlgorithmOptions) -> Algorithm:
+    """Returns the algorithm that has ``options``."""
+    return ALGORITHMS[options.type](**asdict(options))
 
 
 def learn(learner: Learner, algorithm: Algorithm, selection: Selection) -> Iterator[StepMetrics]:

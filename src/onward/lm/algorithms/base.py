@@ -10,13 +10,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from onward.lm import advantages
+from onward.lm.algorithm_options import AlgorithmOptions
 from onward.lm.trajectories import Selection, Trajectory, group_key, select
 
 RowTensors = list[Tensor]
@@ -30,13 +31,10 @@ class Estimate:
     returns: RowTensors | None = None
 
 
-class Algorithm(ABC):
-    """Base class of the algorithms. A subclass is a dataclass whose fields are its options; ``type`` is its
-    name in requests.
+class Algorithm(AlgorithmOptions, ABC):
+    """Base class of the algorithms. A subclass is a dataclass that inherits its options from the class of
+    ``algorithm_options``.
     """
-
-    type: ClassVar[str]
-    uses_critic: ClassVar[bool] = False
 
     def select(
         self, trajectories: Sequence[Trajectory], *, max_staleness: int = 1, max_tokens: int | None = None

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
 
 from torch.nn.utils.rnn import pad_sequence
 
 from onward.errors import ConfigError
 from onward.lm import advantages
+from onward.lm.algorithm_options import PpoOptions
 from onward.lm.algorithms.base import (
     Algorithm,
     Estimate,
@@ -18,28 +18,12 @@ from onward.lm.algorithms.base import (
     padded_rewards,
     unpadded,
 )
-from onward.lm.options import refuse_out_of_range
 from onward.lm.trajectories import Selection
 
 
 @dataclass
-class Ppo(Algorithm):
+class Ppo(PpoOptions, Algorithm):
     """A by GAE(γ, λ) over trained tokens (1506.02438), whitened; returns R = A + V, A *before* that."""
-
-    type: ClassVar[str] = "ppo"
-    uses_critic: ClassVar[bool] = True
-    gamma: float = 1.0
-    lam: float = 0.95
-    whiten: Literal["none", "token", "sequence"] = "token"
-    """Whitening over the update: none, each trained token counts once, or each trajectory counts once."""
-
-    def __post_init__(self) -> None:
-        refuse_out_of_range(
-            self,
-            gamma=0 < self.gamma <= 1,
-            lam=0 <= self.lam <= 1,
-            whiten=self.whiten in ("none", "token", "sequence"),
-        )
 
     def _needs(self) -> dict[str, bool]:
         return {"dense": True}

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 from onward.lm.advantages import RunningBaseline, asymmetric
+from onward.lm.algorithm_options import ReinforceOptions
 from onward.lm.algorithms.base import Algorithm, Estimate, RowTensors, returns_of, spread
-from onward.lm.options import refuse_out_of_range
 from onward.lm.trajectories import Selection
 
 
 @dataclass
-class Reinforce(Algorithm):
+class Reinforce(ReinforceOptions, Algorithm):
     """A = r − b(task type), b the mean of other rewards; an update weighs ``decay`` times the next one."""
 
-    type: ClassVar[str] = "reinforce"
-    decay: float = 0.9
-    negative_weight: float = 1.0
-    """Factor on advantages below the baseline (1: plain REINFORCE)."""
     baseline: RunningBaseline = field(init=False)
 
     def __post_init__(self) -> None:
-        refuse_out_of_range(self, decay=0 <= self.decay <= 1, negative_weight=0 <= self.negative_weight <= 1)
+        super().__post_init__()
         self.baseline = RunningBaseline(self.decay)
 
     def estimate(

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from onward.lm import advantages
+from onward.lm.algorithm_options import RlooOptions
 from onward.lm.algorithms.base import Algorithm, Estimate, RowTensors, over_groups
 from onward.lm.trajectories import Selection
 
 
 @dataclass
-class Rloo(Algorithm):
+class Rloo(RlooOptions, Algorithm):
     """A = r − mean(others of the group) (2402.14740); n/(n−1) times GRPO without σ."""
-
-    type: ClassVar[str] = "rloo"
-    drop_uniform: bool = True
-    """Leaves out groups in which all attempts succeed, or none."""
 
     def _needs(self) -> dict[str, bool]:
         return {"groups": True, "drop_uniform": self.drop_uniform}

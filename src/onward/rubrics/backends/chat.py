@@ -27,7 +27,7 @@ from onward.rubrics.backends.base import (
     Usage,
     read_answer,
 )
-from onward.rubrics.posting import key_header, post
+from onward.rubrics.backends.posting import key_header, post
 
 SECONDS = 120.0
 _SHOWN = 200

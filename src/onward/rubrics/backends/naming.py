@@ -17,7 +17,7 @@ def open_backend(name: str, *, max_tokens: int = MAX_TOKENS) -> Backend:
     kind, colon, rest = name.partition(":")
     model, _, url = rest.partition("@")
     if kind == LOCAL and rest:
-        from onward.rubrics.local_model import VLLMInterface  # loads torch
+        from onward.rubrics.backends.local import VLLMInterface  # loads torch
 
         return VLLMInterface(rest, max_tokens=max_tokens)
     if kind in DIALECTS and model:

@@ -3,7 +3,6 @@
 from onward.rubrics.evaluation.checking import check_evaluator
 from onward.rubrics.evaluation.context import EvaluationContext, MissingContext, WorkflowLike, artefact_of
 from onward.rubrics.evaluation.engine import ValidationEngine
-from onward.rubrics.evaluation.from_rubric import evaluator_of
 from onward.rubrics.evaluation.models import (
     ContextItem,
     EvaluationError,
@@ -54,6 +53,5 @@ __all__ = [
     "WorkflowRubric",
     "artefact_of",
     "check_evaluator",
-    "evaluator_of",
     "updated",
 ]

@@ -1,4 +1,4 @@
-"""Check of an evaluator on examples: every criterion reaches its maximum on a best case, and one can fail."""
+"""Check of an evaluator or a free rubric on examples: criteria reach their maximum, and one can fail."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ async def check_evaluator(
     engine: ValidationEngine | None = None,
     context: Mapping[str, Any] | None = None,
 ) -> None:
-    """Checks an evaluator on a workflow that should have full marks and on ``others`` that should not.
+    """Checks an evaluator on a workflow that should have full marks and on ``others`` that should not. For a
+    free rubric, artefacts (JSON objects) may stand for workflows.
 
     Raises EvaluationError for a criterion that has no score or less than its maximum on ``best``, and for an
     evaluator that gives none of ``others`` a score below full marks. A criterion with a negative weight is a
@@ -58,11 +59,11 @@ async def check_evaluator(
     ]
     if totals and all(total is None for total in totals):
         raise EvaluationError(
-            f"The evaluator {evaluator.name!r} has no score for any of {len(totals)} poor workflows: correct "
+            f"The evaluator {evaluator.name!r} has no score for any of {len(totals)} poor cases: correct "
             f"the criterion that fails."
         )
     if totals and not any(total is not None and total < 1 - CLOSE for total in totals):
         raise EvaluationError(
-            f"The evaluator {evaluator.name!r} cannot fail: all {len(totals)} poor workflows have full "
+            f"The evaluator {evaluator.name!r} cannot fail: all {len(totals)} poor cases have full "
             f"marks. Add a criterion that one of them breaks."
         )

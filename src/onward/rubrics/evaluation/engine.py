@@ -29,7 +29,7 @@ from onward.rubrics.evaluation.results import (
     GroupResult,
     PreferenceScore,
 )
-from onward.rubrics.evaluation.running import CriterionRunner, Subject, staged_score
+from onward.rubrics.evaluation.running import CriterionRunner, EvaluatedWorkflow, staged_score
 from onward.rubrics.language.code_rules import RULE_LIMITS
 from onward.rubrics.language.free import StagedRubric
 from onward.rubrics.language.judging import Judge
@@ -116,7 +116,7 @@ class ValidationEngine:
             )
         else:
             every = is_selected or moment is None
-            subject = Subject(workflow)
+            subject = EvaluatedWorkflow(workflow)
             found = await asyncio.gather(
                 *(
                     self._group(group, subject, timestep, moment, items, every=every, at_once=at_once)
@@ -135,7 +135,7 @@ class ValidationEngine:
     async def _group(
         self,
         group: Group,
-        subject: Subject,
+        subject: EvaluatedWorkflow,
         timestep: int,
         moment: RunCondition | None,
         items: Mapping[str, Any],
@@ -180,7 +180,7 @@ class ValidationEngine:
         self,
         id_: str,
         criterion: WorkflowRubric,
-        subject: Subject,
+        subject: EvaluatedWorkflow,
         at_once: asyncio.Semaphore,
         context: EvaluationContext,
     ) -> CriterionResult:
@@ -194,7 +194,7 @@ class ValidationEngine:
         self,
         group: Group,
         rubric: StagedRubric,
-        subject: Subject,
+        subject: EvaluatedWorkflow,
         timestep: int,
         at_once: asyncio.Semaphore,
     ) -> GroupResult:

@@ -21,7 +21,7 @@ from onward.rubrics.evaluation.results import (
     GroupResult,
     PreferenceScore,
 )
-from onward.rubrics.evaluation.running import CriterionRunner, Subject, called
+from onward.rubrics.evaluation.running import CriterionRunner, EvaluatedWorkflow, called
 from onward.rubrics.language.judging import JudgeError, last_verdict, prompt_of
 from onward.rubrics.language.outcomes import unpacked
 
@@ -42,7 +42,7 @@ async def legacy_evaluation(
     at_once: asyncio.Semaphore,
 ) -> EvaluationResult:
     """Returns the result in the old shapes. Criteria come in the order in which they ended."""
-    subject = Subject(workflow)
+    subject = EvaluatedWorkflow(workflow)
     context = EvaluationContext(workflow, timestep, moment, 0, items, is_lenient=True)
     buckets: dict[str, list[CriterionResult]] = {}
 
@@ -86,7 +86,7 @@ async def legacy_evaluation(
 async def _criterion(
     id_: str,
     criterion: WorkflowRubric,
-    subject: Subject,
+    subject: EvaluatedWorkflow,
     context: EvaluationContext,
     runner: CriterionRunner,
 ) -> CriterionResult:

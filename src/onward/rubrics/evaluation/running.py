@@ -21,7 +21,7 @@ from onward.rubrics.language.staged import RuleRunner, StagedScore, combine, sco
 
 
 @dataclass(frozen=True)
-class Subject:
+class EvaluatedWorkflow:
     """The workflow under evaluation. Its JSON view is made once, when a criterion needs it."""
 
     workflow: Any
@@ -40,7 +40,7 @@ class CriterionRunner:
     timeout: float
 
     async def outcome(
-        self, criterion: WorkflowRubric, subject: Subject, context: EvaluationContext
+        self, criterion: WorkflowRubric, subject: EvaluatedWorkflow, context: EvaluationContext
     ) -> tuple[Outcome, str | None]:
         """Returns (outcome, the judge's answer). A failure is an outcome; only ConfigError is raised."""
         most = criterion.max_score
@@ -77,7 +77,7 @@ class CriterionRunner:
             return failed(f"{type(error).__name__}: {error}", most), None
 
 
-async def staged_score(rubric: StagedRubric, subject: Subject, runner: RuleRunner) -> StagedScore:
+async def staged_score(rubric: StagedRubric, subject: EvaluatedWorkflow, runner: RuleRunner) -> StagedScore:
     """Returns the score of a free rubric; a workflow that cannot be read is an error of each of its rules."""
     rules = [(stage.name, rule) for stage in rubric.stages for rule in stage.rules]
     try:

@@ -19,7 +19,7 @@ class Question(Part):
     text: str = ""
 
 
-class Turn(Part):
+class ConversationTurn(Part):
     """One question with its answer. ``index`` counts the turns; the questions of a turn share it."""
 
     index: int
@@ -43,7 +43,7 @@ class Conversation:
 
     def __init__(self, max_turns: int, price: float) -> None:
         self.max_turns, self.price = max_turns, price
-        self.turns: list[Turn] = []
+        self.turns: list[ConversationTurn] = []
         self.used = 0
 
     @property
@@ -56,7 +56,7 @@ class Conversation:
         """Price of every question so far."""
         return sum(turn.cost for turn in self.turns)
 
-    def ask(self, questions: tuple[Question, ...], stakeholder: Answering) -> tuple[Turn, ...]:
+    def ask(self, questions: tuple[Question, ...], stakeholder: Answering) -> tuple[ConversationTurn, ...]:
         """Asks the questions of one turn and logs the answers. Raises WorkflowError if no turn is left."""
         if not 1 <= len(questions) <= MAX_QUESTIONS:
             raise WorkflowError(
@@ -69,7 +69,7 @@ class Conversation:
             )
         self.used += 1
         new = tuple(
-            Turn(
+            ConversationTurn(
                 index=self.used,
                 topic=one.topic,
                 question=one.text or one.topic,

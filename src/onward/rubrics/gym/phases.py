@@ -7,7 +7,7 @@ from typing import Protocol
 
 from onward.rubrics.evaluation import Evaluator, ValidationEngine
 from onward.rubrics.gym.actions import AskClarificationQuestions, GeneratePreferenceRubric
-from onward.rubrics.gym.clarification import CommunicationService, Conversation, Turn
+from onward.rubrics.gym.clarification import CommunicationService, Conversation, ConversationTurn
 from onward.rubrics.gym.files import DIMENSIONS, Requirement
 from onward.rubrics.gym.parts import Part, StakeholderProfile, WorkflowError
 from onward.rubrics.gym.simulation import Manager, Run, Work, simulate
@@ -29,7 +29,7 @@ class RubricObservation(Part):
     requirements: tuple[Requirement, ...]
     """Checks of the output files: the criteria that a rubric may use."""
     topics: tuple[str, ...] = DIMENSIONS
-    turns: tuple[Turn, ...] = ()
+    turns: tuple[ConversationTurn, ...] = ()
     turns_left: int = 0
 
 

@@ -127,11 +127,6 @@ class StagedRubric(_Frozen):
         return self
 
 
-def schema_of_free() -> dict[str, Any]:
-    """Returns the JSON schema of a free rubric as a model writes it. Its language is not finite."""
-    return StagedRubric.model_json_schema()
-
-
 def parse_free(text: str) -> StagedRubric:
     """Returns the free rubric that a text states. Raises InvalidRubric with the reason."""
     value = read_json(text)

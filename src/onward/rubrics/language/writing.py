@@ -24,6 +24,9 @@ from onward.spelling import closest_name
 _FIELDS = ("check", "arg", "weight")
 _SHOWN = 60
 """Characters of a wrong value that a message shows."""
+OPENING, TO_ARGUMENT, TO_WEIGHT = '{"criteria": [{"check": ', ', "arg": ', ', "weight": '
+BETWEEN, CLOSING = '}, {"check": ', "}]}"
+"""Stretches of the text of ``serialise`` around names, arguments and weights."""
 
 
 def arguments_of(checks: Iterable[Check]) -> dict[str, list[str]]:

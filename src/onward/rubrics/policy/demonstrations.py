@@ -20,7 +20,7 @@ from onward.rubrics.language import WEIGHTS, Criterion, Rubric, serialise
 from onward.rubrics.policy.episodes import Player, answers_of
 from onward.rubrics.policy.exercises import LISTS, Exercise, Exercises
 from onward.rubrics.policy.prompts import known_levels
-from onward.rubrics.tasks import DIMENSIONS, Task
+from onward.rubrics.tasks import DIMENSIONS, RubricTask
 from onward.rubrics.tasks.rounding import rounded
 
 READING = 0.3
@@ -44,7 +44,9 @@ class Care:
         refuse_out_of_range(self, informed=0 <= self.informed <= 1, weighed=0 <= self.weighed <= 1)
 
 
-def rows(player: Player, tasks: Sequence[Task], care: Care, count: int, seed: int) -> Iterator[TokenRow]:
+def rows(
+    player: Player, tasks: Sequence[RubricTask], care: Care, count: int, seed: int
+) -> Iterator[TokenRow]:
     """Yields the rows of ``count`` demonstrations, from the words and checks of the families of ``tasks``."""
     rng = random.Random(f"{seed}/demonstrations")
     exercises = Exercises(tasks, rng, min(LISTS, count))
@@ -56,7 +58,7 @@ def rows(player: Player, tasks: Sequence[Task], care: Care, count: int, seed: in
             yield _whole(player, one, care, rng)
 
 
-def _read(player: Player, task: Task, rng: random.Random) -> TokenRow:
+def _read(player: Player, task: RubricTask, rng: random.Random) -> TokenRow:
     """Returns the row of a short episode that lists no checks. It ends with the notes, which alone are
     trained."""
     said = task.brief.partition(". ")[2]

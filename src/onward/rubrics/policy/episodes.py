@@ -25,7 +25,7 @@ from onward.rubrics.language.ordered import ordered_grammar
 from onward.rubrics.policy import prompts
 from onward.rubrics.policy.ordered import OrderedRubrics
 from onward.rubrics.policy.prompts import Message
-from onward.rubrics.tasks import TOPICS, Stakeholder, Task
+from onward.rubrics.tasks import TOPICS, RubricTask, TaskStakeholder
 
 if TYPE_CHECKING:  # loads torch
     from onward.lm.model import LanguageModel
@@ -44,13 +44,15 @@ _COMPILED = 1024
 Stage = Literal["ask", "note", "write"]
 Ask = Callable[[str], str]
 """A stakeholder: the answer to a question about a topic."""
+StakeholderOf = Callable[["RubricTask"], Ask | None]
+"""Finds the stakeholder of a task; None if no one can be asked, and then no question is."""
 
 
 @dataclass
 class Attempt:
     """One episode. ``rubric`` None: it was not valid, for the reason ``problem``."""
 
-    task: Task
+    task: RubricTask
     row: TokenRow
     questions: tuple[str, ...]
     text: str
@@ -66,7 +68,7 @@ class Attempt:
 
 @dataclass
 class _Running:
-    task: Task
+    task: RubricTask
     ask: Ask
     messages: list[Message]
     row: TokenRow
@@ -114,16 +116,17 @@ class Player:
 
     def play(
         self,
-        tasks: Sequence[Task],
+        tasks: Sequence[RubricTask],
         *,
         seed: int = 0,
         temperature: float = 1.0,
-        stakeholder: Callable[[Task], Ask] = lambda task: answers_of(task),
+        stakeholder: StakeholderOf = lambda task: answers_of(task),
         for_training: bool = False,
     ) -> list[Attempt]:
         """Runs one episode for each entry of ``tasks`` (repeat a task for a group) and returns them in that
-        order. ``temperature`` 0 takes the likeliest tokens."""
-        running = [self._start(task, stakeholder(task), temperature) for task in tasks]
+        order. ``temperature`` 0 takes the likeliest tokens. An episode without a stakeholder goes on as
+        after a question about ``nothing``."""
+        running = [self._begin(task, stakeholder(task), temperature) for task in tasks]
 
         def submit(index: int) -> None:
             one = running[index]
@@ -154,7 +157,7 @@ class Player:
 
     # --- grammars and prompts ------------------------------------------------------------------------
 
-    def rubric_grammar(self, task: Task) -> CompiledGrammar:
+    def rubric_grammar(self, task: RubricTask) -> CompiledGrammar:
         found = self._grammars.get(task.active)
         if found is None and self.ordered:
             vocab, end = self.policy.shape.vocab, self.chat.end_of_turn
@@ -180,7 +183,7 @@ class Player:
         return self._grammars[key]
 
     def row_of(
-        self, task: Task, turns: Sequence[tuple[str, str]], notes: Mapping[str, int | None], rubric: str
+        self, task: RubricTask, turns: Sequence[tuple[str, str]], notes: Mapping[str, int | None], rubric: str
     ) -> TokenRow:
         """Returns the row of an episode that was not drawn: ``turns`` are pairs of topic and answer.
         Raises GrammarError for text outside of the grammars."""
@@ -193,16 +196,23 @@ class Player:
         return one.row
 
     def reading_of(
-        self, task: Task, turns: Sequence[tuple[str, str]], notes: Mapping[str, int | None]
+        self, task: RubricTask, turns: Sequence[tuple[str, str]], notes: Mapping[str, int | None]
     ) -> TokenRow:
         """Returns the row of an episode that ends with the notes. They alone are trained."""
         one = self._asked(task, turns, as_context=True)
         self._append(one, prompts.notes(notes), self.notes_grammar())
         return one.row
 
-    def _asked(self, task: Task, turns: Sequence[tuple[str, str]], *, as_context: bool) -> _Running:
+    def _asked(
+        self,
+        task: RubricTask,
+        turns: Sequence[tuple[str, str]],
+        *,
+        as_context: bool,
+        temperature: float = 1.0,
+    ) -> _Running:
         """Returns the beginning of an episode, with its questions and answers."""
-        one = self._start(task, lambda _: "", 1.0)
+        one = self._start(task, _silent, temperature)
         said = [prompts.question(topic) for topic, _ in turns]
         replies: list[str | None] = [prompts.answered(topic, answer) for topic, answer in turns]
         if len(turns) < self.questions:
@@ -218,6 +228,10 @@ class Player:
     def _after_questions(self) -> str:
         return prompts.NOTE if self.notes else prompts.NOW
 
+    @property
+    def _stage_after_questions(self) -> Stage:
+        return "note" if self.notes else "write"
+
     def _append(
         self, one: _Running, text: str, grammar: CompiledGrammar, *, as_context: bool = False
     ) -> None:
@@ -231,13 +245,21 @@ class Player:
         ids = [*self._encoded(text), self.chat.end_of_turn]
         return ids, grammar.replay(ids)
 
-    def _start(self, task: Task, ask: Ask, temperature: float) -> _Running:
+    def _begin(self, task: RubricTask, ask: Ask | None, temperature: float) -> _Running:
+        """Returns an episode before its first answer. Without a stakeholder its questions are over."""
+        if ask is not None or not self.questions:
+            return self._start(task, ask or _silent, temperature)
+        one = self._asked(task, (), as_context=True, temperature=temperature)
+        one.stage = self._stage_after_questions
+        return one
+
+    def _start(self, task: RubricTask, ask: Ask, temperature: float) -> _Running:
         messages = prompts.opening(task)
         key = messages[-1]["content"]
         if key not in self._rendered:
             self._rendered[key] = self.chat.render(messages)
         row = TokenRow([], [], [], temperature)
-        stage: Stage = "ask" if self.questions else "note" if self.notes else "write"
+        stage: Stage = "ask" if self.questions else self._stage_after_questions
         return _Running(task, ask, messages, row, self._rendered[key], stage=stage)
 
     def _extended(self, one: _Running, answer: str, reply: str) -> list[int]:
@@ -282,15 +304,19 @@ class Player:
             answer = prompts.answered(topic, one.ask(topic))
         then = None
         if topic is None or len(one.asked) >= self.questions:
-            one.stage, then = "note" if self.notes else "write", self._after_questions
+            one.stage, then = self._stage_after_questions, self._after_questions
         one.context = self._extended(one, text, prompts.reply(answer, then))
         return True
 
 
-def answers_of(task: Task) -> Ask:
+def answers_of(task: RubricTask) -> Ask:
     """Returns the stakeholder of a task, at the beginning of a conversation."""
-    stakeholder = Stakeholder(task)
+    stakeholder = TaskStakeholder(task)
     return lambda topic: stakeholder.ask(topic).text
+
+
+def _silent(topic: str) -> str:
+    return ""
 
 
 def _judged(one: _Running, text: str) -> Attempt:

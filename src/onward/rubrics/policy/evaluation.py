@@ -18,11 +18,11 @@ import numpy as np
 
 from onward.errors import ConfigError
 from onward.rubrics.language import Criterion, Rubric
-from onward.rubrics.policy.episodes import Ask, Attempt, answers_of
+from onward.rubrics.policy.episodes import Attempt, StakeholderOf, answers_of
 from onward.rubrics.policy.figures import Interval, figures, interval, skill_of
-from onward.rubrics.policy.judging import TruthJudge
+from onward.rubrics.policy.scoring import TruthScorer
 from onward.rubrics.reward import RubricReward, score
-from onward.rubrics.tasks import Task, task_with
+from onward.rubrics.tasks import RubricTask, task_with
 from onward.rubrics.tasks.baselines import BASELINES, Baseline
 
 CONTROLS = ("shuffled_tasks", "blank_brief", "shuffled_answers", "no_answers", "hidden_design")
@@ -33,11 +33,11 @@ class Plays(Protocol):
 
     def play(
         self,
-        tasks: Sequence[Task],
+        tasks: Sequence[RubricTask],
         *,
         seed: int = 0,
         temperature: float = 1.0,
-        stakeholder: Callable[[Task], Ask] = answers_of,
+        stakeholder: StakeholderOf = answers_of,
     ) -> list[Attempt]: ...
 
 
@@ -68,15 +68,15 @@ class Judged:
 
 def judged(
     player: Plays,
-    tasks: Sequence[Task],
+    tasks: Sequence[RubricTask],
     *,
     temperature: float = 0.0,
     seed: int = 0,
-    stakeholder: Callable[[Task], Ask] = answers_of,
+    stakeholder: StakeholderOf = answers_of,
 ) -> Judged:
     """Plays one episode of each task and scores its rubric by the task's truth."""
     attempts = player.play(tasks, seed=seed, temperature=temperature, stakeholder=stakeholder)
-    return Judged(attempts, TruthJudge()(attempts))
+    return Judged(attempts, TruthScorer()(attempts))
 
 
 def difference(
@@ -90,11 +90,11 @@ def difference(
 
 
 def controls(
-    player: Plays, tasks: Sequence[Task], right: Judged, *, temperature: float = 0.0, seed: int = 0
+    player: Plays, tasks: Sequence[RubricTask], right: Judged, *, temperature: float = 0.0, seed: int = 0
 ) -> dict[str, Judged]:
     """Returns what each of ``CONTROLS`` makes of the writer; ``right`` are its episodes on ``tasks``."""
 
-    def again(some: Sequence[Task], stakeholder: Callable[[Task], Ask]) -> Judged:
+    def again(some: Sequence[RubricTask], stakeholder: StakeholderOf) -> Judged:
         return judged(player, some, temperature=temperature, seed=seed, stakeholder=stakeholder)
 
     others = {id(task): other for task, other in zip(tasks, _others(tasks), strict=True)}
@@ -107,14 +107,14 @@ def controls(
     }
 
 
-def shuffled(right: Judged, tasks: Sequence[Task]) -> Judged:
+def shuffled(right: Judged, tasks: Sequence[RubricTask]) -> Judged:
     """Returns the same rubrics, each scored by the truth of another task of its family. Checks are matched by
     their place: tasks of a family differ in arguments, and those of a split in no place."""
     moved = [_moved(one, other) for one, other in zip(right.attempts, _others(tasks), strict=True)]
-    return Judged(moved, TruthJudge()(moved))
+    return Judged(moved, TruthScorer()(moved))
 
 
-def _moved(one: Attempt, other: Task) -> Attempt:
+def _moved(one: Attempt, other: RubricTask) -> Attempt:
     if one.rubric is None:
         return replace(one, task=other)
     moved = dict(zip(one.task.active, other.active, strict=True))
@@ -122,10 +122,10 @@ def _moved(one: Attempt, other: Task) -> Attempt:
     return replace(one, task=other, rubric=rubric)
 
 
-def _others(tasks: Sequence[Task]) -> list[Task]:
+def _others(tasks: Sequence[RubricTask]) -> list[RubricTask]:
     """Returns for each task the next one of its family, for the last one the first. Raises ConfigError for a
     family with one task, which has no other."""
-    families: defaultdict[str, list[Task]] = defaultdict(list)
+    families: defaultdict[str, list[RubricTask]] = defaultdict(list)
     for task in tasks:
         families[task.family].append(task)
     for family, some in families.items():
@@ -135,7 +135,7 @@ def _others(tasks: Sequence[Task]) -> list[Task]:
     return [some[(n + 1) % len(some)] for some, n in (place[id(task)] for task in tasks)]
 
 
-def _with_levels(task: Task, other: Task) -> Task:
+def _with_levels(task: RubricTask, other: RubricTask) -> RubricTask:
     """Returns a task whose stakeholder knows about the same topics what ``other`` has there."""
     return task_with(task.family, task.seed, other.levels, task.hidden)
 
@@ -144,7 +144,7 @@ def by_hidden_design(one: Attempt) -> RubricReward:
     """Returns the reward of a rubric on artefacts of the hidden design, built by the other operators."""
     task = one.task
     if one.rubric is None:
-        return TruthJudge().reward(one)
+        return TruthScorer().reward(one)
     found = np.array([task.bits(task.build(bits, way=1)) for bits in task.hidden_probes()], dtype=float)
     places = {check: place for place, check in enumerate(task.active)}
     columns = found[:, [places[check] for check in one.rubric.checks]]
@@ -152,12 +152,12 @@ def by_hidden_design(one: Attempt) -> RubricReward:
     return score(columns, weights, found, task.weights, questions=len(one.questions))
 
 
-def reference_points(tasks: Sequence[Task]) -> dict[str, dict[str, Any]]:
+def reference_points(tasks: Sequence[RubricTask]) -> dict[str, dict[str, Any]]:
     """Returns skill and reward of the rubrics that need no learning, by name."""
     return {name: _reference(one, tasks) for name, one in BASELINES.items()}
 
 
-def _reference(one: Baseline, tasks: Sequence[Task]) -> dict[str, Any]:
+def _reference(one: Baseline, tasks: Sequence[RubricTask]) -> dict[str, Any]:
     rewards: list[RubricReward] = []
     for task in tasks:
         weights = np.asarray(one.write(task), dtype=float)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from onward.rubrics.check import Check
-from onward.rubrics.tasks import DIMENSIONS, Task
+from onward.rubrics.tasks import DIMENSIONS, RubricTask
 from onward.rubrics.tasks.designs import ACTIVE
 from onward.rubrics.tasks.family import Pick, family_of
 from onward.rubrics.tasks.phrases import brief_sentence, brief_text
@@ -32,7 +32,7 @@ SEEDS = 1_000_000
 class Exercise:
     """A task with drawn preferences, and all truths that its list of checks may have."""
 
-    task: Task
+    task: RubricTask
     table: TruthTable
 
     def expected(self, known: dict[str, int]) -> np.ndarray:
@@ -43,7 +43,7 @@ class Exercise:
 class Exercises:
     """Draws exercises from the families of some tasks."""
 
-    def __init__(self, tasks: Sequence[Task], rng: random.Random, lists: int = LISTS) -> None:
+    def __init__(self, tasks: Sequence[RubricTask], rng: random.Random, lists: int = LISTS) -> None:
         self._tasks = tasks
         families = sorted({task.family for task in tasks})
         picks = [one for family in families for one in family_of(family).picks]

@@ -20,11 +20,10 @@ import numpy as np
 from onward.lm.constrained import CompiledGrammar
 from onward.rubrics.check import Check
 from onward.rubrics.language import LEAST_CRITERIA, MOST_CRITERIA, WEIGHTS
+from onward.rubrics.language.writing import BETWEEN, CLOSING, OPENING, TO_ARGUMENT, TO_WEIGHT
 
 Encode = Callable[[str], Sequence[int]]
 _Stage = Literal["open", "name", "to_arg", "arg", "to_weight", "weight", "next", "end", "done"]
-_OPEN, _TO_ARG, _TO_WEIGHT = '{"criteria": [{"check": ', ', "arg": ', ', "weight": '
-_NEXT, _CLOSE = '}, {"check": ', "}]}"
 
 
 @dataclass(frozen=True)
@@ -66,7 +65,7 @@ class OrderedRubrics:
     def pieces(self) -> list[str]:
         """The stretches that texts are made of."""
         words = [json.dumps(word) for check in self.checks for word in (check.name, check.arg)]
-        return [_OPEN, _TO_ARG, _TO_WEIGHT, _NEXT, _CLOSE, *map(str, WEIGHTS), *dict.fromkeys(words)]
+        return [OPENING, TO_ARGUMENT, TO_WEIGHT, BETWEEN, CLOSING, *map(str, WEIGHTS), *dict.fromkeys(words)]
 
     def mask(self, state: _State) -> np.ndarray:
         if state not in self._masks:
@@ -88,22 +87,22 @@ class OrderedRubrics:
     def _after(self, state: _State) -> list[tuple[str | None, _State]]:
         last, count, name = state.last, state.count, state.name
         if state.stage == "open":
-            return [(_OPEN, _State("name"))]
+            return [(OPENING, _State("name"))]
         if state.stage == "name":
             found = dict.fromkeys(self.checks[place].name for place in self._places(last, count))
             return [(json.dumps(one), _State("to_arg", last, count, one)) for one in found]
         if state.stage == "to_arg":
-            return [(_TO_ARG, _State("arg", last, count, name))]
+            return [(TO_ARGUMENT, _State("arg", last, count, name))]
         if state.stage == "arg":
             own = [place for place in self._places(last, count) if self.checks[place].name == name]
             return [(json.dumps(self.checks[p].arg), _State("to_weight", p, count + 1)) for p in own]
         if state.stage == "to_weight":
-            return [(_TO_WEIGHT, _State("weight", last, count))]
+            return [(TO_WEIGHT, _State("weight", last, count))]
         if state.stage == "weight":
             return [(str(weight), _State("next", last, count)) for weight in WEIGHTS]
         if state.stage == "next":
-            goes_on = [(_NEXT, _State("name", last, count))] if self._places(last, count) else []
-            return [*goes_on, *([(_CLOSE, _State("end"))] if count >= LEAST_CRITERIA else [])]
+            goes_on = [(BETWEEN, _State("name", last, count))] if self._places(last, count) else []
+            return [*goes_on, *([(CLOSING, _State("end"))] if count >= LEAST_CRITERIA else [])]
         return [(None, _State("done"))] if state.stage == "end" else []
 
     def _places(self, last: int, count: int) -> range:

@@ -11,6 +11,7 @@ from typing import Any
 
 from onward.errors import ConfigError
 from onward.files import read_json, write_whole
+from onward.lm.algorithm_options import options_of
 from onward.lm.options import refuse_out_of_range
 from onward.rubrics.policy.demonstrations import Care
 from onward.rubrics.policy.vocabulary import Size
@@ -19,7 +20,8 @@ from onward.rubrics.tasks.splits import splits
 from onward.spelling import closest_name
 
 TINY = "tiny"
-PLAN = "plan.json"
+PLAN, WRITER_FILE = "plan.json", "writer.json"
+"""Files of a run and of its writer."""
 
 
 @dataclass(frozen=True)
@@ -105,11 +107,7 @@ class Plan:
         )
 
     def _check_algorithm(self) -> None:
-        if (self.algorithm, self.options) == ("rloo", {}):
-            return  # that of the preset; torch takes seconds to load
-        from onward.lm import algorithms
-
-        made = algorithms.from_options({"type": self.algorithm, **self.options})
+        made = options_of({"type": self.algorithm, **self.options})
         if made.uses_critic:
             raise ConfigError(
                 f"{self.algorithm} needs a critic, which rubric writers are trained without: use rloo, grpo, "

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from onward.rubrics.check import Check
-from onward.rubrics.tasks import DIMENSIONS, Task
+from onward.rubrics.tasks import DIMENSIONS, RubricTask
 
 SYSTEM = (
     "You write the rubric by which a report is scored. First ask the stakeholder what matters, one topic "
@@ -31,7 +31,7 @@ IMPORTANCE: Mapping[int | None, str] = {3: "decisive", 1: "helps", 0: "none", No
 Message = dict[str, Any]
 
 
-def opening(task: Task) -> list[Message]:
+def opening(task: RubricTask) -> list[Message]:
     """Returns the messages of a task before the first answer."""
     return [
         {"role": "system", "content": SYSTEM},
@@ -71,7 +71,7 @@ def notes_schema() -> dict[str, Any]:
     }
 
 
-def known_levels(task: Task, topics: Sequence[str]) -> dict[str, int | None]:
+def known_levels(task: RubricTask, topics: Sequence[str]) -> dict[str, int | None]:
     """Returns the levels that the brief and the answers about ``topics`` state; None for the others."""
     return {
         name: task.levels[name] if name not in task.hidden or name in topics else None for name in DIMENSIONS

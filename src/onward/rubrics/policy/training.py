@@ -31,8 +31,8 @@ from onward.lm.trajectories import NothingToLearnError, Trajectory
 from onward.rubrics.policy import warm_start
 from onward.rubrics.policy.episodes import Attempt, Player
 from onward.rubrics.policy.figures import figures
-from onward.rubrics.policy.judging import Judge, TruthJudge
 from onward.rubrics.policy.plan import PLAN, Plan
+from onward.rubrics.policy.scoring import Scorer, TruthScorer
 from onward.rubrics.policy.splits import training_tasks, validation_tasks
 from onward.rubrics.policy.warm_start import Emit
 from onward.rubrics.policy.writer import is_whole, load_player, save_writer
@@ -50,7 +50,7 @@ def train(
     plan: Plan,
     folder: Path,
     *,
-    judge: Judge | None = None,
+    judge: Scorer | None = None,
     emit: Emit = lambda event, **facts: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Path | None:
@@ -65,7 +65,7 @@ def train(
     try:
         with locked_folder(folder, f"Another process trains a rubric writer in {folder}: wait for its end."):
             check_file(folder / PLAN)
-            return _Run(plan, folder, judge or TruthJudge(), emit).to_end(stop)
+            return _Run(plan, folder, judge or TruthScorer(), emit).to_end(stop)
     except (PermissionError, NotADirectoryError) as error:
         raise ConfigError(
             f"The run in {folder} cannot go on, since {error.filename} cannot be used ({error.strerror}): "
@@ -74,7 +74,7 @@ def train(
 
 
 class _Run:
-    def __init__(self, plan: Plan, folder: Path, judge: Judge, emit: Emit) -> None:
+    def __init__(self, plan: Plan, folder: Path, judge: Scorer, emit: Emit) -> None:
         known = Plan.read(folder)
         if known is not None and known != plan:
             raise ConfigError(f"{folder} has a run of another plan: give a new folder, or its own plan.")
@@ -169,7 +169,7 @@ class _Run:
 
     def _validate(self, player: Player, done: int) -> None:
         attempts = player.play(validation_tasks(self.plan.eval_tasks), seed=self.plan.seed)
-        found = figures(attempts, TruthJudge()(attempts))
+        found = figures(attempts, TruthScorer()(attempts))
         self.rows[-1] = {**self.rows[-1], "validation": asdict(found)}
         self.emit("validation", step=done, total=self.plan.steps, **asdict(found))
 

@@ -19,10 +19,11 @@ from onward.lm import paths, sft
 from onward.lm.model import LanguageModel
 from onward.lm.tokens import TokenRow
 from onward.rubrics.language import WEIGHTS
+from onward.rubrics.language.writing import BETWEEN, CLOSING, OPENING, TO_ARGUMENT, TO_WEIGHT
 from onward.rubrics.policy import demonstrations, prompts, vocabulary
 from onward.rubrics.policy.episodes import Player, answers_of
 from onward.rubrics.policy.plan import TINY, Plan
-from onward.rubrics.tasks import CHECKS, DIMENSIONS, TOPICS, Task
+from onward.rubrics.tasks import CHECKS, DIMENSIONS, TOPICS, RubricTask
 from onward.saved_state import StateFolder
 
 ADAPTER = "writer"
@@ -34,7 +35,7 @@ _REPORTED = 100
 Emit = Callable[..., None]
 
 
-def untrained(plan: Plan, tasks: Sequence[Task], folder: Path) -> tuple[LanguageModel, str | None]:
+def untrained(plan: Plan, tasks: Sequence[RubricTask], folder: Path) -> tuple[LanguageModel, str | None]:
     """Returns the model before any training, with the name of its new adapter. The base of ``tiny`` is
     written to ``folder``."""
     if plan.model == TINY:
@@ -48,7 +49,7 @@ def untrained(plan: Plan, tasks: Sequence[Task], folder: Path) -> tuple[Language
 def warm_up(
     plan: Plan,
     player: Player,
-    tasks: Sequence[Task],
+    tasks: Sequence[RubricTask],
     state: StateFolder,
     emit: Emit,
     stop: Callable[[], bool] = lambda: False,
@@ -77,7 +78,7 @@ def warm_up(
     return True
 
 
-def _demonstrations(plan: Plan, player: Player, tasks: Sequence[Task], emit: Emit) -> list[TokenRow]:
+def _demonstrations(plan: Plan, player: Player, tasks: Sequence[RubricTask], emit: Emit) -> list[TokenRow]:
     start, rows = plan.warm_start, list[TokenRow]()
     for row in demonstrations.rows(player, tasks, start.care, start.demonstrations, plan.seed):
         rows.append(row)
@@ -100,7 +101,7 @@ def _config(plan: Plan) -> sft.SftConfig:
     )
 
 
-def _texts(tasks: Sequence[Task]) -> dict[str, list[str]]:
+def _texts(tasks: Sequence[RubricTask]) -> dict[str, list[str]]:
     """Returns, by family, briefs with their checks and all answers of stakeholders, of a few tasks each."""
     found: defaultdict[str, list[str]] = defaultdict(list)
     for task in tasks:
@@ -115,7 +116,7 @@ def _words() -> list[str]:
     words = [f'{{"ask": "{topic}"}}' for topic in (*TOPICS, prompts.ENOUGH)]
     for kind in CHECKS.values():
         words += [f'"{word}"' for word in (kind.name, *kind.args)]
-    words += ['{"criteria": [{"check": ', '}, {"check": ', ', "arg": ', ', "weight": ', "}]}"]
+    words += [OPENING, BETWEEN, TO_ARGUMENT, TO_WEIGHT, CLOSING]
     words.append(prompts.notes({}))
     words += [prompts.notes(dict.fromkeys(DIMENSIONS, level)) for level in prompts.IMPORTANCE]
     return [*words, *map(str, WEIGHTS)]

@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from onward.errors import ConfigError
 from onward.files import read_json, write_whole
 from onward.lm import paths
 from onward.rubrics.language import InvalidRubric, Rubric
-from onward.rubrics.policy.episodes import Ask, Attempt, Player, answers_of
+from onward.rubrics.policy.episodes import Ask, Attempt, Player, StakeholderOf, answers_of
+from onward.rubrics.policy.plan import WRITER_FILE
 from onward.rubrics.policy.warm_start import ADAPTER
-from onward.rubrics.tasks import Task
-
-WRITER_FILE = "writer.json"
+from onward.rubrics.tasks import RubricTask
 
 
 class Writer:
@@ -28,7 +27,9 @@ class Writer:
     def __init__(self, player: Player) -> None:
         self.player = player
 
-    def write(self, task: Task, ask: Ask | None = None, *, temperature: float = 0.0, seed: int = 0) -> Rubric:
+    def write(
+        self, task: RubricTask, ask: Ask | None = None, *, temperature: float = 0.0, seed: int = 0
+    ) -> Rubric:
         """Returns the rubric for ``task``. ``ask(topic)`` answers the writer's questions; None: the task's
         own stakeholder does. Raises InvalidRubric if the writer's text was no rubric."""
         one = self.attempt([task], ask, temperature=temperature, seed=seed)[0]
@@ -37,10 +38,10 @@ class Writer:
         return one.rubric
 
     def attempt(
-        self, tasks: Sequence[Task], ask: Ask | None = None, *, temperature: float = 0.0, seed: int = 0
+        self, tasks: Sequence[RubricTask], ask: Ask | None = None, *, temperature: float = 0.0, seed: int = 0
     ) -> list[Attempt]:
         """Returns whole episodes, with the questions and the text of each, in the order of ``tasks``."""
-        stakeholder: Callable[[Task], Ask] = answers_of if ask is None else lambda _: ask
+        stakeholder: StakeholderOf = answers_of if ask is None else lambda _: ask
         return self.player.play(tasks, seed=seed, temperature=temperature, stakeholder=stakeholder)
 
 

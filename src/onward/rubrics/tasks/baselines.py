@@ -17,7 +17,7 @@ import numpy as np
 from onward.rubrics.tasks.checks import CHECKS, DIMENSIONS
 from onward.rubrics.tasks.family import TRAINING_FAMILIES, family_of, truth_table_of
 from onward.rubrics.tasks.rounding import HEAVIEST, LEAST, MOST, rounded
-from onward.rubrics.tasks.task import Task, make_task
+from onward.rubrics.tasks.task import RubricTask, make_task
 
 LIBRARY_SEEDS = 20
 """Training tasks a family that the nearest copy may copy from."""
@@ -29,11 +29,11 @@ class Baseline:
 
     name: str
     words: str
-    write: Callable[[Task], np.ndarray]
-    questions: Callable[[Task], int] = lambda task: 0
+    write: Callable[[RubricTask], np.ndarray]
+    questions: Callable[[RubricTask], int] = lambda task: 0
 
 
-def random_rubric(task: Task) -> np.ndarray:
+def random_rubric(task: RubricTask) -> np.ndarray:
     """Returns a valid rubric by chance, always the same for a task: three to seven checks, weights 1 to 5."""
     draw = random.Random(f"random rubric/{task.family}/{task.seed}")
     weights = np.zeros(len(task.active), dtype=np.int64)
@@ -42,7 +42,7 @@ def random_rubric(task: Task) -> np.ndarray:
     return weights
 
 
-def posterior_weights(task: Task, asked: int = 0) -> np.ndarray:
+def posterior_weights(task: RubricTask, asked: int = 0) -> np.ndarray:
     """Returns the mean truth given the brief and the answers about the first ``asked`` hidden dimensions."""
     known = task.public | {name: task.levels[name] for name in task.hidden[:asked]}
     kind = family_of(task.family)
@@ -51,7 +51,7 @@ def posterior_weights(task: Task, asked: int = 0) -> np.ndarray:
     return mean[places]
 
 
-def _places(task: Task, names: list[str]) -> list[int]:
+def _places(task: RubricTask, names: list[str]) -> list[int]:
     """Returns the pick of each active check. Two picks of one name differ in their arguments."""
     kind, found = family_of(task.family), []
     for check in task.active:
@@ -78,12 +78,12 @@ def mean_weights() -> dict[str, float]:
     return {name: float(np.mean(found)) for name, found in sums.items()}
 
 
-def constant_uncapped(task: Task) -> np.ndarray:
+def constant_uncapped(task: RubricTask) -> np.ndarray:
     """Returns the mean weights of all eleven checks: no valid rubric, but the best that ignores the brief."""
     return np.array([mean_weights()[check.name] for check in task.active])
 
 
-def constant_seven(task: Task) -> np.ndarray:
+def constant_seven(task: RubricTask) -> np.ndarray:
     """Returns equal weights for the seven checks that count most on the average."""
     mean = constant_uncapped(task)
     weights = np.zeros(len(mean), dtype=np.int64)
@@ -91,17 +91,17 @@ def constant_seven(task: Task) -> np.ndarray:
     return weights
 
 
-def public_oracle(task: Task) -> np.ndarray:
+def public_oracle(task: RubricTask) -> np.ndarray:
     """Returns the best rubric by what the brief states and the family's table, without a question."""
     return rounded(posterior_weights(task))
 
 
-def full_oracle(task: Task) -> np.ndarray:
+def full_oracle(task: RubricTask) -> np.ndarray:
     """Returns the truth, rounded to a rubric."""
     return rounded(task.weights)
 
 
-def ask_all(task: Task) -> np.ndarray:
+def ask_all(task: RubricTask) -> np.ndarray:
     """Returns the best rubric after a question about every hidden dimension."""
     return rounded(posterior_weights(task, len(task.hidden)))
 
@@ -117,7 +117,7 @@ _KEYWORDS = {
 _STRONG, _NONE = ("stands", "first", "above", "insist"), ("without", "not", "skip", "no")
 
 
-def template(task: Task) -> np.ndarray:
+def template(task: RubricTask) -> np.ndarray:
     """Returns a rubric by keywords: 5, 2 or 0 for every check of a dimension that the brief mentions."""
     weight = dict.fromkeys(DIMENSIONS, 2)
     for sentence in task.brief.split(". ")[1:]:
@@ -129,16 +129,16 @@ def template(task: Task) -> np.ndarray:
 
 
 @cache
-def _library() -> tuple[tuple[frozenset[str], Task], ...]:
+def _library() -> tuple[tuple[frozenset[str], RubricTask], ...]:
     tasks = [make_task(family, seed) for family in TRAINING_FAMILIES for seed in range(LIBRARY_SEEDS)]
     return tuple((_brief_words(task), task) for task in tasks)
 
 
-def _brief_words(task: Task) -> frozenset[str]:
+def _brief_words(task: RubricTask) -> frozenset[str]:
     return frozenset(re.findall(r"[a-z]+", task.brief.lower()))
 
 
-def nearest_copy(task: Task) -> np.ndarray:
+def nearest_copy(task: RubricTask) -> np.ndarray:
     """Returns the true rubric of the training task with the most similar brief, check by check.
 
     A check that this task lacks is dropped. If fewer than three stay, the usual ones fill up.

@@ -11,7 +11,7 @@ from onward.rubrics.tasks.artefacts import Contact, Facts
 
 
 @dataclass(frozen=True)
-class Resource:
+class TaskInput:
     """One input: a table (``columns`` and ``rows``) or a document (``text``)."""
 
     id: str
@@ -58,7 +58,7 @@ class Words:
         return self.unit == "EUR"
 
 
-Layout = Callable[[Words, Sequence[Record], Sequence[Contact], str, tuple[str, ...]], tuple[Resource, ...]]
+Layout = Callable[[Words, Sequence[Record], Sequence[Contact], str, tuple[str, ...]], tuple[TaskInput, ...]]
 """A builder: words, records, contacts, threshold and resource names → the resources of a task."""
 
 PEOPLE = (
@@ -132,17 +132,17 @@ def facts_of(records: Sequence[Record], contacts: tuple[Contact, ...], threshold
     )
 
 
-def table(id: str, name: str, words: Words, columns: dict[str, str], records: Sequence[Record]) -> Resource:
+def table(id: str, name: str, words: Words, columns: dict[str, str], records: Sequence[Record]) -> TaskInput:
     """Returns a table; ``columns`` maps each title to the field of a record that it shows.
 
     A column of tax is for money alone.
     """
     columns = {title: field for title, field in columns.items() if field != "tax" or words.money}
     rows = tuple(tuple(str(getattr(record, field)) for field in columns.values()) for record in records)
-    return Resource(id, name, tuple(columns), rows)
+    return TaskInput(id, name, tuple(columns), rows)
 
 
-def policy(id: str, name: str, words: Words, threshold: str, contacts: Sequence[Contact]) -> Resource:
+def policy(id: str, name: str, words: Words, threshold: str, contacts: Sequence[Contact]) -> TaskInput:
     """Returns a document with the threshold, the tax rate and the people to ask."""
     people = " ".join(
         f"Contact {number}: {one.raw['email']}, account {one.raw['iban']}, telephone {one.raw['phone']}."
@@ -153,4 +153,4 @@ def policy(id: str, name: str, words: Words, threshold: str, contacts: Sequence[
         f"Every {words.item} whose {words.amount} deviates from the {words.expected} by more than "
         f"{threshold} percent is flagged. Amounts are in {words.unit}. {tax}{people}"
     )
-    return Resource(id, name, text=text)
+    return TaskInput(id, name, text=text)

@@ -13,7 +13,7 @@ from types import TracebackType
 import httpx
 
 from onward.errors import EngineError
-from onward.rubrics.posting import key_header, post
+from onward.rubrics.backends.posting import key_header, post
 from onward.rubrics.tasks.artefacts import words
 from onward.rubrics.tasks.checks import CHECKS
 from onward.rubrics.tasks.stakeholder import Reply, question

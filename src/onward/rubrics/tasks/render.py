@@ -14,8 +14,8 @@ from xml.sax.saxutils import escape
 
 from onward.files import make_folder, write_whole
 from onward.rubrics.tasks.artefacts import Artefact
-from onward.rubrics.tasks.inputs import Resource
-from onward.rubrics.tasks.task import Task
+from onward.rubrics.tasks.inputs import TaskInput
+from onward.rubrics.tasks.task import RubricTask
 
 Rows = Sequence[Sequence[object]]
 
@@ -84,7 +84,7 @@ def workbook(sheets: Mapping[str, Rows]) -> bytes:
     return data.getvalue()
 
 
-def write_files(task: Task, artefact: Artefact, folder: Path) -> list[Path]:
+def write_files(task: RubricTask, artefact: Artefact, folder: Path) -> list[Path]:
     """Writes the inputs of a task and one artefact into ``folder`` and returns the files."""
     make_folder(folder)
     rows = _cells(artefact["rows"])
@@ -105,7 +105,7 @@ def write_files(task: Task, artefact: Artefact, folder: Path) -> list[Path]:
     return [folder / name for name in contents]
 
 
-def resource_text(resource: Resource) -> str:
+def resource_text(resource: TaskInput) -> str:
     """Returns a resource as text: CSV for a table, else its document."""
     return csv_text([resource.columns, *resource.rows]) if resource.rows else resource.text + "\n"
 

@@ -18,7 +18,7 @@ import numpy as np
 from onward.errors import TamperedError
 from onward.rubrics.tasks.designs import probe_design
 from onward.rubrics.tasks.family import HELD_OUT_FAMILIES, TRAINING_FAMILIES
-from onward.rubrics.tasks.task import BLOCK, SEED_SPLITS, Task
+from onward.rubrics.tasks.task import BLOCK, SEED_SPLITS, RubricTask
 
 FILE = Path(__file__).with_name("splits.json")
 DIGEST = "ff2184707c6778ae509d29ba1548dd81f2dcea2999e8f90e1607fe114118f04f"
@@ -65,7 +65,7 @@ def proposed() -> bytes:
     return (json.dumps(content, indent=1) + "\n").encode()
 
 
-def overlaps(one: Iterable[Task], other: Iterable[Task]) -> list[str]:
+def overlaps(one: Iterable[RubricTask], other: Iterable[RubricTask]) -> list[str]:
     """Returns what two sets of tasks share: families, runs of 13 words in briefs, truths, probe artefacts."""
     left, right = list(one), list(other)
     found = [
@@ -76,7 +76,7 @@ def overlaps(one: Iterable[Task], other: Iterable[Task]) -> list[str]:
     return found + [f"artefact {digest}" for digest in sorted(_artefacts(left) & _artefacts(right))]
 
 
-def _runs(tasks: list[Task]) -> set[tuple[str, ...]]:
+def _runs(tasks: list[RubricTask]) -> set[tuple[str, ...]]:
     found: set[tuple[str, ...]] = set()
     for task in tasks:
         words = re.findall(r"[\w-]+", task.brief.lower())
@@ -84,7 +84,7 @@ def _runs(tasks: list[Task]) -> set[tuple[str, ...]]:
     return found
 
 
-def _truths(tasks: list[Task]) -> set[str]:
+def _truths(tasks: list[RubricTask]) -> set[str]:
     return {
         ", ".join(
             f"{check} {weight:.4f}" for check, weight in zip(task.active, task.weights, strict=True) if weight
@@ -93,7 +93,7 @@ def _truths(tasks: list[Task]) -> set[str]:
     }
 
 
-def _artefacts(tasks: list[Task]) -> set[str]:
+def _artefacts(tasks: list[RubricTask]) -> set[str]:
     found: set[str] = set()
     for task in tasks:
         for bits in np.unique(probe_design(), axis=0):

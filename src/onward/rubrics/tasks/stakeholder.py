@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from onward.errors import ConfigError, RefusedError
 from onward.rubrics.tasks import phrases
 from onward.rubrics.tasks.checks import DIMENSIONS
-from onward.rubrics.tasks.task import Task
+from onward.rubrics.tasks.task import RubricTask
 from onward.spelling import closest_name
 
 OTHER = "other"
@@ -45,10 +45,10 @@ class Turn:
     cost: int
 
 
-class Stakeholder:
+class TaskStakeholder:
     """Answers the questions of one episode. It shares nothing with other episodes."""
 
-    def __init__(self, task: Task, *, turns: int = MOST_TURNS) -> None:
+    def __init__(self, task: RubricTask, *, turns: int = MOST_TURNS) -> None:
         if not 1 <= turns <= MOST_TURNS:
             raise ConfigError(f"{turns} turns were asked for: give 1 to {MOST_TURNS}.")
         self._task, self._turns, self._used = task, turns, 0

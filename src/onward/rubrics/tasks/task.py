@@ -17,7 +17,7 @@ from onward.rubrics.tasks.artefacts import Artefact, Facts
 from onward.rubrics.tasks.build import broken, compliant
 from onward.rubrics.tasks.checks import CHECKS, DIMENSIONS
 from onward.rubrics.tasks.family import Family, Pick, family_of, truth_table_of
-from onward.rubrics.tasks.inputs import Record, Resource, draw_contacts, draw_records, facts_of
+from onward.rubrics.tasks.inputs import Record, TaskInput, draw_contacts, draw_records, facts_of
 from onward.rubrics.tasks.phrases import brief_sentence, brief_text
 from onward.rubrics.tasks.truth import weights_of
 
@@ -40,7 +40,7 @@ class Subtask:
 
 
 @dataclass(frozen=True, eq=False)
-class Task:
+class RubricTask:
     """A piece of work and its truth. ``weights`` has one weight (w*) per active check; they sum to 1."""
 
     family: str
@@ -75,7 +75,7 @@ class Task:
         return self._draw[1]
 
     @cached_property
-    def resources(self) -> tuple[Resource, ...]:
+    def resources(self) -> tuple[TaskInput, ...]:
         """The inputs: one to three tables or documents."""
         records, facts = self._draw
         return self.kind.layout(
@@ -139,7 +139,7 @@ class Task:
         return bits @ self.weights
 
 
-def make_task(family: str, seed: int) -> Task:
+def make_task(family: str, seed: int) -> RubricTask:
     """Returns the task of a family and a seed, always the same.
 
     Seeds below 1,000,000 are for training; the next three millions are the held-out splits of the same
@@ -154,7 +154,7 @@ def make_task(family: str, seed: int) -> Task:
     return _assembled(family_of(family), seed, table.weights[row], levels, hidden)
 
 
-def task_with(family: str, seed: int, levels: Mapping[str, int], hidden: Sequence[str] = ()) -> Task:
+def task_with(family: str, seed: int, levels: Mapping[str, int], hidden: Sequence[str] = ()) -> RubricTask:
     """Returns the task of a family and a seed with these preferences instead of the drawn ones.
 
     Raises ConfigError if a dimension or level is unknown, or if the truth would break a limit.
@@ -206,7 +206,7 @@ def _argument(one: Pick, split: str, draw: random.Random) -> str:
 
 def _assembled(
     kind: Family, seed: int, weights: np.ndarray, levels: dict[str, int], hidden: tuple[str, ...]
-) -> Task:
+) -> RubricTask:
     """Arguments and wording have draws of their own, so that they do not depend on the preferences."""
     split, draw = split_of(seed), random.Random(f"task/{kind.id}/{seed}")
     checks = [Check(one.name, _argument(one, split, draw)) for one in kind.picks]
@@ -217,7 +217,7 @@ def _assembled(
     sentences = [brief_sentence(name, levels[name], kind.noun, draw) for name in DIMENSIONS]
     stated = [sentence for name, sentence in zip(DIMENSIONS, sentences, strict=True) if name not in hidden]
     draw.shuffle(stated)
-    return Task(
+    return RubricTask(
         kind.id,
         seed,
         brief_text(goal, stated, kind.noun, states_all=not hidden),

@@ -6,7 +6,7 @@ import random
 
 import numpy as np
 
-from onward.rubrics.tasks.task import Task
+from onward.rubrics.tasks.task import RubricTask
 
 BUDGET = 4
 """Checks that the worker satisfies because the rubric asks for them."""
@@ -15,7 +15,7 @@ BY_CHANCE = 0.25
 
 
 def guided_bits(
-    task: Task, weights: np.ndarray, *, budget: int = BUDGET, by_chance: float = BY_CHANCE
+    task: RubricTask, weights: np.ndarray, *, budget: int = BUDGET, by_chance: float = BY_CHANCE
 ) -> np.ndarray:
     """Returns the checks that the worker satisfies, given the weights of a rubric: one per active check.
 
@@ -30,6 +30,6 @@ def guided_bits(
     return done
 
 
-def guided_score(task: Task, weights: np.ndarray) -> float:
+def guided_score(task: RubricTask, weights: np.ndarray) -> float:
     """Returns the true score of the work that a rubric leads to."""
     return float(guided_bits(task, weights) @ task.weights)

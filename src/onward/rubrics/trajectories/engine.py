@@ -29,7 +29,7 @@ from onward.rubrics.language.criteria import LEAST_CRITERIA
 from onward.rubrics.language.free import JudgeRule, StagedRubric, parse_free
 from onward.rubrics.language.judging import Judge, JudgeError
 from onward.rubrics.language.staged import RuleRunner, score_free
-from onward.rubrics.tasks import CHECKS, Task, describe, make_task
+from onward.rubrics.tasks import CHECKS, RubricTask, describe, make_task
 from onward.rubrics.tasks.checks import require_known
 from onward.rubrics.tasks.family import family_of
 from onward.rubrics.trajectories.document import FORM_CHECKS, missing_part, read_document
@@ -227,7 +227,7 @@ class ChecksRubric:
         weights, by = dict.fromkeys(self._checks, 1.0 / len(self._checks)), None
         if self._writer is not None:
             nothing = np.zeros(len(self._checks))
-            task = Task("", 0, subject.instructions, self._checks, nothing, {}, ())
+            task = RubricTask("", 0, subject.instructions, self._checks, nothing, {}, ())
             weights, by = await _written(self._writer, task)
         holds, reasons = dict.fromkeys(weights, False), {}
         artefact = read_document(subject.answer)
@@ -240,7 +240,7 @@ class ChecksRubric:
         return _result(self._name, weights, holds, reasons, by)
 
 
-async def _written(writer: Writes, task: Task) -> tuple[dict[Check, float], WriterName | None]:
+async def _written(writer: Writes, task: RubricTask) -> tuple[dict[Check, float], WriterName | None]:
     """Returns the weights of a rubric written for ``task``, and the version of its writer."""
     found = await writer.rubric(task)
     return dict(zip(found.rubric.checks, found.rubric.weights.tolist(), strict=True)), found.writer

@@ -22,7 +22,7 @@ from onward.lru import Lru
 from onward.rubrics.check import Check
 from onward.rubrics.language import Rubric
 from onward.rubrics.policy.evaluation import Plays
-from onward.rubrics.tasks import Task
+from onward.rubrics.tasks import RubricTask
 from onward.rubrics.writer_process import WriterProcess
 from onward.rubrics.writers import RELEASED, loads_model, open_writer, rubric_by
 
@@ -56,19 +56,19 @@ class Written:
 class Writes(Protocol):
     """Writes the rubric of a task."""
 
-    async def rubric(self, task: Task) -> Written:
+    async def rubric(self, task: RubricTask) -> Written:
         """Raises InvalidRubric if the writer's text is none, and OnwardError if it cannot be had."""
         ...
 
 
-Write = Callable[[Task], Awaitable[Rubric]]
+Write = Callable[[RubricTask], Awaitable[Rubric]]
 """Writes a rubric. Raises InvalidRubric and EngineError."""
 
 
 def in_this_process(player: Plays) -> Write:
     """Returns how a player that needs no model of its own writes: on a thread of this process."""
 
-    async def write(task: Task) -> Rubric:
+    async def write(task: RubricTask) -> Rubric:
         return await asyncio.to_thread(rubric_by, player, task)
 
     return write
@@ -83,7 +83,7 @@ class RubricWriter:
         self._known: Lru[tuple[str, tuple[Check, ...]], Rubric] = Lru(_REMEMBERED)
         self._one_at_a_time = asyncio.Lock()
 
-    async def rubric(self, task: Task) -> Written:
+    async def rubric(self, task: RubricTask) -> Written:
         key = (task.brief, task.active)
         async with self._one_at_a_time:
             known = self._known.get(key)
@@ -100,7 +100,7 @@ class ReleasedRubricWriter:
         self._present: RubricWriter | None = None
         self._fetching = asyncio.Lock()
 
-    async def rubric(self, task: Task) -> Written:
+    async def rubric(self, task: RubricTask) -> Written:
         return await (await self._writer()).rubric(task)
 
     async def _writer(self) -> RubricWriter:

@@ -18,20 +18,19 @@ from onward.errors import ConfigError, TrainingError
 from onward.lm import algorithms, paths, sft, value
 from onward.lm.advantages import MIN_STD, asymmetric
 from onward.lm.algorithms.base import Algorithm, Estimate, RowTensors, spread
-from onward.lm.learner import CriticConfig, Learner, LearnerConfig
+from onward.lm.learner import Learner
 from onward.lm.model import LanguageModel
 from onward.lm.pairs import Pair, PairSelection, make_pairs, usable
-from onward.lm.preference import DpoConfig, PreferenceLearner, dpo_loss
+from onward.lm.preference import PreferenceLearner, dpo_loss
 from onward.lm.saved import trained_tensors
 from onward.lm.stepper import Stepping
 from onward.lm.tokens import TokenRow
 from onward.lm.trajectories import NothingToLearnError, Selection, Trajectory
+from onward.training.spec import learners
 from onward.training.spec.request import JobSpec
 
 ADAPTER = "policy"
 PAIRS_PER_TASK = 8
-MISMATCH_CAP = 2.0
-"""Cap on importance weights if the recorded log-probs are not the learner's own and no cap is set."""
 MOST_DIFFERENCE, LEAST_ESS = 0.1, 0.95
 """Limits of a step's ``logprob_difference`` (nats) and ``importance_ess``. bfloat16 has 0.035 and 0.9975."""
 _TEMPERED = frozenset({"reinforce", "rloo"})
@@ -134,7 +133,7 @@ class PolicyGradientMethod(Method):
     def __init__(self, policy: LanguageModel, spec: JobSpec) -> None:
         super().__init__(policy, spec)
         self.algorithm = _algorithm(spec)
-        self.learner = Learner(policy, self.adapter, learner_config(spec))
+        self.learner = Learner(policy, self.adapter, learners.learner_config(spec))
         self.stepper = self.learner.stepper
         self._selection: Selection | None = None
         self._warned = False
@@ -218,19 +217,8 @@ class PreferenceMethod(Method):
 
     def __init__(self, policy: LanguageModel, spec: JobSpec) -> None:
         super().__init__(policy, spec)
-        reference, other = spec.reference, None
-        if reference not in ("start", "base"):
-            reference, other = "other", lambda: _reference(policy, spec)
-        elif spec.full:
-            reference = "start"  # the base, which is all that there is at the start
-        config = DpoConfig(
-            beta=spec.beta,
-            minibatch_pairs=spec.batch_rows,
-            reference=reference,  # type: ignore[arg-type]  # narrowed above
-            length_normalised=spec.length_normalised,
-            label_smoothing=spec.label_smoothing,
-            **_common(spec),
-        )
+        config = learners.dpo_config(spec)
+        other = (lambda: _reference(policy, spec)) if config.reference == "other" else None
         self.learner = PreferenceLearner(policy, self.adapter, config, other)
         self.stepper = self.learner.stepper
         self._pairs: list[Pair] = []
@@ -297,8 +285,7 @@ class SupervisedMethod(Method):
 
     def __init__(self, policy: LanguageModel, spec: JobSpec) -> None:
         super().__init__(policy, spec)
-        config = sft.SftConfig(batch_rows=spec.batch_rows, **_common(spec))
-        self.learner = sft.SupervisedLearner(policy, self.adapter, config)
+        self.learner = sft.SupervisedLearner(policy, self.adapter, learners.sft_config(spec))
         self.stepper = self.learner.stepper
         self._rows: list[TokenRow] = []
 
@@ -335,59 +322,14 @@ class SupervisedMethod(Method):
         self.learner.restore(folder)
 
 
-def _common(spec: JobSpec) -> dict[str, Any]:
-    """Returns the settings that every learner has."""
-    return {
-        "learning_rate": spec.learning_rate,
-        "epochs": spec.epochs,
-        # In an environment each step is an update of its own; the rate falls over all of them (OnPolicy).
-        **({"schedule": spec.schedule, "warmup_steps": spec.warmup_steps} if not spec.plays else {}),
-        "max_steps": spec.max_steps,
-        "micro_batch_tokens": spec.micro_batch_tokens,
-        "gradient_checkpointing": spec.gradient_checkpointing,
-        "seed": spec.seed,
-    }
-
-
 def make(policy: LanguageModel, spec: JobSpec) -> Method:
     """Builds the method that ``spec.algorithm`` names. Raises ConfigError for numbers out of range."""
     kinds: dict[str, type[Method]] = {"dpo": PreferenceMethod, "sft": SupervisedMethod}
     return kinds.get(spec.algorithm, PolicyGradientMethod)(policy, spec)
 
 
-def learner_config(spec: JobSpec) -> LearnerConfig:
-    """Returns the learner's settings. Raises ConfigError.
-
-    In an environment every step is a separate update, and the distance from its start is 0 at the start. The
-    penalty there is relative to the network without its adapter. On logged data it is relative to the policy
-    that serves.
-    """
-    return LearnerConfig(
-        minibatch_rows=spec.batch_rows,
-        clip_epsilon=spec.clip_epsilon,
-        normaliser="constant" if spec.algorithm == "dr_grpo" else spec.normaliser,
-        spare_above=spec.spare_above,
-        hold_coef=spec.hold_coef,
-        kl_coef=spec.kl_coef,
-        kl_reference="base" if spec.environment is not None else "start",
-        behaviour=spec.behaviour,
-        importance_cap=spec.importance_cap,
-        # In float32 an environment's attempts are sampled by the learner's own arithmetic.
-        mismatch_cap=None if spec.plays and spec.dtype == "float32" else MISMATCH_CAP,
-        critic=CriticConfig() if spec.algorithm == "ppo" else None,
-        **_common(spec),
-    )
-
-
 def _algorithm(spec: JobSpec) -> Algorithm:
-    options: dict[str, Any] = {"type": "grpo" if spec.algorithm == "dr_grpo" else spec.algorithm}
-    if spec.algorithm == "ppo":
-        options |= {"gamma": spec.gamma, "lam": spec.gae_lambda}
-    elif spec.algorithm == "reinforce_plus_plus":
-        options |= {"gamma": spec.gamma}
-    elif spec.algorithm == "dr_grpo":
-        options |= {"normalise_std": False}
-    made = algorithms.from_options(options)
+    made = algorithms.algorithm_of(learners.algorithm_options(spec))
     if spec.algorithm in _TEMPERED and (spec.standardise or spec.negative_weight != 1.0):
         return Tempered(made, spec.standardise, spec.negative_weight)
     return made

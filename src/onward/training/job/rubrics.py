@@ -87,19 +87,19 @@ def _run(folder: Path, asked: RubricsRequest) -> int:
 def compared(writer: Path, start: Path, released: dict[str, str] | None = None) -> dict[str, Any]:
     """Returns the figures of a writer on validation tasks, and its gains in skill over ``start`` and over the
     ``released`` writer there: by family, and with the 95 % interval over the tasks of these families. As in
-    scoring, no one answers questions."""
+    scoring, no question is asked."""
     from onward.rubrics.policy.evaluation import difference, judged
     from onward.rubrics.policy.figures import interval_within
     from onward.rubrics.policy.splits import validation_tasks
     from onward.rubrics.policy.writer import load_player
-    from onward.rubrics.writers import unanswered
+    from onward.rubrics.writers import no_stakeholder
 
     tasks = validation_tasks(VALIDATION_TASKS)
-    after, before = (judged(load_player(one), tasks, stakeholder=unanswered) for one in (writer, start))
+    after, before = (judged(load_player(one), tasks, stakeholder=no_stakeholder) for one in (writer, start))
     gain, found = difference([after], [before], interval_within), after.report()
     versus = {}
     if released is not None:
-        other = judged(load_player(Path(released["folder"])), tasks, stakeholder=unanswered)
+        other = judged(load_player(Path(released["folder"])), tasks, stakeholder=no_stakeholder)
         versus = {
             "released": released["version"],
             "versus_released": asdict(difference([after], [other], interval_within)),

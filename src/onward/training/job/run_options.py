@@ -9,9 +9,10 @@ from typing import Any
 from onward.envs import registry
 from onward.errors import ConfigError
 from onward.lm import devices
+from onward.lm.algorithm_options import full_name
 from onward.training.spec import environment_plan as plan
 from onward.training.spec import numbers, request
-from onward.training.spec.algorithms import ALGORITHMS, full_name, refuse_idle
+from onward.training.spec.algorithms import ALGORITHMS, refuse_idle
 from onward.training.spec.request import JobSpec
 
 

@@ -91,18 +91,12 @@ _SPEC: TypeAdapter[Learning] = TypeAdapter(TrainingSpec)
 _KINDS: tuple[type[Algorithm], ...] = get_args(get_args(TrainingSpec)[0])
 ALGORITHMS = {get_args(kind.model_fields["algorithm"].annotation)[0]: kind for kind in _KINDS}
 """Name → class, in the order of the union."""
-_SHORT = {"reinforce_pp": "reinforce_plus_plus"}
 REQUESTED = frozenset(Hyperparameters.model_fields) | {
     "kl_coef", "spare_above", "hold_coef", "importance_cap", "max_staleness", "beta", "return_from",
     "dense_rewards", "seed", "schedule", "warmup_steps", "max_length", "reference", "label_smoothing",
     "length_normalised",
 }  # fmt: skip
 """Hyperparameters that a request may have: the published six and ours."""
-
-
-def full_name(algorithm: str) -> str:
-    """Returns the name in ``ALGORITHMS`` for the short form of one; any other word as it is."""
-    return _SHORT.get(algorithm, algorithm)
 
 
 def read(

@@ -16,9 +16,10 @@ from onward.contracts.training import DatasetSpec
 from onward.envs.registry import BUILT_IN
 from onward.errors import ConfigError, ContractError, TrainingError
 from onward.lm import devices
-from onward.training.spec import algorithms, differences, recipes, strict
+from onward.lm.algorithm_options import full_name
+from onward.training.spec import algorithms, differences, learners, recipes, strict
 from onward.training.spec import environment_plan as plan
-from onward.training.spec.algorithms import ALGORITHMS, full_name
+from onward.training.spec.algorithms import ALGORITHMS
 from onward.training.spec.dataset_mix import shares_of
 from onward.training.spec.numbers import DATA, LEARNING, NETWORK, RUN, EveryNumber, Option
 from onward.training.spec.places import confined
@@ -264,11 +265,12 @@ def resolve(
         "strict": strict.is_strict(request, settings),
     }
     spec = JobSpec.model_validate(values)
-    if spec.environment is not None:
-        try:
+    try:
+        learners.check(spec)
+        if spec.environment is not None:
             plan.check(spec.environment, spec.algorithm, ALGORITHMS[spec.algorithm].grouped)
-        except ConfigError as error:
-            raise TrainingError("DATA", str(error)) from None
+    except ConfigError as error:
+        raise TrainingError("DATA", str(error)) from None
     return spec
 
 

@@ -13,11 +13,12 @@ from onward.lm.request import Sample, SampleRequest
 from onward.rubrics.language import parse, schema_of
 from onward.rubrics.policy import prompts
 from onward.rubrics.policy.demonstrations import Care, rows
-from onward.rubrics.policy.episodes import Attempt, Player
-from onward.rubrics.policy.judging import TruthJudge
+from onward.rubrics.policy.episodes import Attempt, Player, answers_of
+from onward.rubrics.policy.scoring import TruthScorer
 from onward.rubrics.policy.splits import training_tasks
-from onward.rubrics.tasks import DIMENSIONS, TOPICS, Stakeholder
+from onward.rubrics.tasks import DIMENSIONS, TOPICS, TaskStakeholder
 from onward.rubrics.tasks.phrases import ASPECTS
+from onward.rubrics.writers import no_stakeholder
 
 
 def test_every_answer_of_an_untrained_policy_fits_its_grammar_when_hot(player: Player) -> None:
@@ -37,11 +38,43 @@ def test_rows_train_what_the_policy_drew_and_no_word_of_others(player: Player) -
     said += "" if len(one.questions) == 3 else prompts.question(None)
     assert player.chat.text(drawn) == said + one.text
     jsonschema.validate(json.loads(one.notes), prompts.notes_schema())
-    stakeholder = Stakeholder(task)
+    stakeholder = TaskStakeholder(task)
     whole = str(player.policy.tokenizer.decode(one.row.ids))
     for topic in one.questions:
         assert f"{topic}: {stakeholder.ask(topic).text}" in whole
     assert one.notes in whole
+
+
+def test_a_writer_that_has_no_stakeholder_asks_nothing_and_pays_nothing(player: Player) -> None:
+    """It reads what it would read if it asked nothing of its own accord. What it did not draw, it does not
+    train."""
+    task = training_tasks((), 1)[3]
+    free = player.play([task] * 64, seed=1)
+    own = next(one for one in free if not one.questions)
+    assert any(one.questions for one in free), "this policy asks where it can"
+    (one,) = player.play([task], stakeholder=no_stakeholder, for_training=True)
+    assert one.questions == () and one.rubric is not None
+    read, expected = (player.chat.text(some.row.ids).removesuffix(some.text) for some in (one, own))
+    assert read == expected and '{"ask": "nothing"}' in read
+    drawn = [token for token, sampled in zip(one.row.ids, one.row.sampled, strict=True) if sampled]
+    assert player.chat.text(drawn) == one.text
+    asked = len(player.chat.encode('{"ask": "nothing"}')) + 1  # and the end of the turn
+    assert (
+        own.drawn - len(player.chat.encode(own.text)) == one.drawn - len(player.chat.encode(one.text)) + asked
+    )
+
+
+@pytest.mark.parametrize("notes", [True, False])
+def test_a_writer_that_never_asks_writes_the_same_with_and_without_a_stakeholder(
+    player: Player, notes: bool
+) -> None:
+    silent = Player(player.policy, questions=0, notes=notes)
+    tasks = training_tasks((), 1)[:2]
+    texts = [
+        [one.text for one in silent.play(tasks, stakeholder=one, seed=3)]
+        for one in (answers_of, no_stakeholder)
+    ]
+    assert texts[0] == texts[1]
 
 
 def test_notes_are_the_likeliest_ones_however_hot_the_episode_is(player: Player) -> None:
@@ -97,8 +130,8 @@ def test_an_answer_that_the_sampler_could_not_complete_is_no_fault_of_the_policy
 
     failed, cut = ended("error"), ended("length")
     assert (failed.finished, failed.rubric, failed.problem) == (False, None, "gone")
-    assert TruthJudge().reward(failed).total is None
-    assert (cut.finished, cut.rubric) == (True, None) and TruthJudge().reward(cut).total == -2.0
+    assert TruthScorer().reward(failed).total is None
+    assert (cut.finished, cut.rubric) == (True, None) and TruthScorer().reward(cut).total == -2.0
 
 
 def test_a_demonstration_is_a_row_as_an_episode_makes_it(player: Player) -> None:

@@ -21,9 +21,9 @@ from onward.rubrics.policy.evaluation import (
     reference_points,
     shuffled,
 )
-from onward.rubrics.policy.judging import TruthJudge
+from onward.rubrics.policy.scoring import TruthScorer
 from onward.rubrics.policy.splits import HELD_OUT, SPLITS, judging_tasks
-from onward.rubrics.tasks import Task
+from onward.rubrics.tasks import RubricTask
 from onward.rubrics.tasks.baselines import full_oracle
 from onward.rubrics.tasks.designs import skill
 from onward.rubrics.tasks.family import family_of
@@ -31,15 +31,15 @@ from onward.rubrics.tasks.phrases import ANSWERS, STATED
 from onward.rubrics.tasks.splits import splits
 
 
-def truthful(task: Task) -> Attempt:
+def truthful(task: RubricTask) -> Attempt:
     weights = full_oracle(task)
     rubric = Rubric(Criterion(task.active[p], int(weights[p])) for p in np.flatnonzero(weights))
     return Attempt(task, TokenRow([], [], []), (), serialise(rubric), rubric)
 
 
-def of_truth(tasks: list[Task]) -> Judged:
+def of_truth(tasks: list[RubricTask]) -> Judged:
     attempts = [truthful(task) for task in tasks]
-    return Judged(attempts, TruthJudge()(attempts))
+    return Judged(attempts, TruthScorer()(attempts))
 
 
 def test_true_rubrics_fall_when_they_are_scored_on_other_tasks() -> None:
@@ -84,7 +84,7 @@ def test_an_episode_that_the_environment_ended_counts_in_no_difference() -> None
     tasks = judging_tasks("new_seeds", 2)[:8]
     right, failed = of_truth(tasks), replace(truthful(tasks[0]), rubric=None, finished=False, problem="gone")
     attempts = [failed, *right.attempts[1:]]
-    broken = Judged(attempts, TruthJudge()(attempts))
+    broken = Judged(attempts, TruthScorer()(attempts))
     rest = Judged(right.attempts[1:], right.rewards[1:])
     assert broken.skill == rest.skill
     worse = shuffled(right, tasks)
@@ -98,7 +98,9 @@ def test_the_answers_of_each_control_are_those_that_it_names() -> None:
     heard: list[list[str]] = []
 
     class Asks:
-        def play(self, tasks: Sequence[Task], *, stakeholder: Any = answers_of, **_: Any) -> list[Attempt]:
+        def play(
+            self, tasks: Sequence[RubricTask], *, stakeholder: Any = answers_of, **_: Any
+        ) -> list[Attempt]:
             heard.append([stakeholder(task)(task.hidden[0]) for task in tasks])
             return [truthful(task) for task in tasks]
 

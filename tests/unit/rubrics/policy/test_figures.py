@@ -13,7 +13,7 @@ from onward.rubrics.language import Criterion, Rubric, serialise
 from onward.rubrics.policy import prompts
 from onward.rubrics.policy.episodes import Attempt
 from onward.rubrics.policy.figures import Interval, figures, interval, interval_within, skill_of
-from onward.rubrics.policy.judging import TruthJudge
+from onward.rubrics.policy.scoring import TruthScorer
 from onward.rubrics.reward import RubricReward, gated, reward_of
 from onward.rubrics.tasks import make_task
 
@@ -28,7 +28,7 @@ def attempt(places: list[int], *, seed: int = 0, questions: int = 0, text: str |
 def test_shares_and_means_are_those_counted_by_hand() -> None:
     some = [attempt([0, 1, 2], questions=3), attempt([0, 0, 1], seed=1), attempt([0, 1, 2, 3], seed=2)]
     some.append(Attempt(some[0].task, TokenRow([], [], []), (), "no", None, "no rubric"))
-    found = figures(some, TruthJudge()(some))
+    found = figures(some, TruthScorer()(some))
     assert found.episodes == 4
     assert found.invalid == 0.25
     assert found.degenerate == 0.25  # the second repeats a check
@@ -52,7 +52,7 @@ def test_shares_and_means_are_those_counted_by_hand() -> None:
 
 def test_a_reward_is_that_of_its_task_and_its_questions() -> None:
     """A judge remembers rewards: of the same text on another task, and after questions, it is another one."""
-    one, judge = attempt([0, 1, 2]), TruthJudge()
+    one, judge = attempt([0, 1, 2]), TruthScorer()
     other = replace(one, task=replace(one.task, weights=one.task.weights[::-1].copy()))
     asked = replace(one, questions=("accuracy", "brevity", "compliance"))
     for some in (one, other, asked, one):
@@ -66,7 +66,7 @@ def test_an_episode_that_the_environment_ended_counts_nowhere() -> None:
         make_task("expense_audit", 0), TokenRow([], [], []), (), "", None, "gone", finished=False
     )
     some = [attempt([0, 1, 2]), failed]
-    rewards = TruthJudge()(some)
+    rewards = TruthScorer()(some)
     assert figures(some, rewards) == figures(some[:1], rewards[:1])
     assert np.isnan(skill_of(rewards[1])) and not np.isnan(skill_of(rewards[0]))
 
@@ -95,7 +95,7 @@ def test_entropy_of_names_is_in_bits() -> None:
     one = attempt([0, 1, 2])
     names = {check.name for check in one.task.active[:3]}
     expected = np.log2(3) if len(names) == 3 else np.nan
-    assert figures([one], TruthJudge()([one])).entropy == pytest.approx(expected)
+    assert figures([one], TruthScorer()([one])).entropy == pytest.approx(expected)
 
 
 def test_another_order_is_seen_in_the_text() -> None:
@@ -103,7 +103,7 @@ def test_another_order_is_seen_in_the_text() -> None:
     items = one.text[len('{"criteria": [') : -2].split("}, ")
     turned = '{"criteria": [' + "}, ".join([items[1] + "", items[0], items[2].rstrip("}")]) + "}]}"
     other = attempt([0, 1, 2], text=turned)
-    assert figures([one, other], TruthJudge()([one, other])).ordered == 0.5
+    assert figures([one, other], TruthScorer()([one, other])).ordered == 0.5
 
 
 def test_the_interval_has_the_width_of_independent_clusters() -> None:

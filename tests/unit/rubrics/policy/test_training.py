@@ -17,8 +17,8 @@ from onward.lm.tokens import TokenRow
 from onward.rubrics.language import InvalidRubric, Rubric
 from onward.rubrics.policy import episodes, training
 from onward.rubrics.policy.episodes import Attempt
-from onward.rubrics.policy.judging import TruthJudge
 from onward.rubrics.policy.plan import Plan
+from onward.rubrics.policy.scoring import TruthScorer
 from onward.rubrics.policy.training import BASE, METRICS, train, trajectories
 from onward.rubrics.policy.writer import load_writer
 from onward.rubrics.reward import RubricReward
@@ -43,7 +43,7 @@ def rewards(folder: Path) -> list[float]:
 
 
 def test_a_few_steps_raise_the_reward_and_a_shuffled_reward_does_not(warm: Path, tmp_path: Path) -> None:
-    truth, rng = TruthJudge(), random.Random(0)
+    truth, rng = TruthScorer(), random.Random(0)
 
     def shuffled(attempts: Sequence[Attempt]) -> list[RubricReward]:
         found = truth(attempts)

@@ -7,7 +7,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from onward.rubrics.tasks import HELD_OUT_FAMILIES, TRAINING_FAMILIES, Task, make_task
+from onward.rubrics.tasks import HELD_OUT_FAMILIES, TRAINING_FAMILIES, RubricTask, make_task
 from onward.rubrics.tasks.baselines import BASELINES, mean_weights
 from onward.rubrics.tasks.designs import skill
 from onward.rubrics.tasks.rounding import normalised, rounded
@@ -16,7 +16,7 @@ TRAINED = [make_task(family, seed) for family in TRAINING_FAMILIES for seed in r
 HELD_OUT = [make_task(family, seed) for family in HELD_OUT_FAMILIES for seed in range(90)]
 
 
-def skills(name: str, tasks: list[Task]) -> np.ndarray:
+def skills(name: str, tasks: list[RubricTask]) -> np.ndarray:
     return np.array([skill(normalised(BASELINES[name].write(task)), task.weights) for task in tasks])
 
 
@@ -33,7 +33,7 @@ def skills(name: str, tasks: list[Task]) -> np.ndarray:
         ("full_oracle", 0.97, 1.0),  # published 0.97
     ],
 )
-def test_mean_skill_is_in_its_band(name: str, low: float, high: float, tasks: list[Task]) -> None:
+def test_mean_skill_is_in_its_band(name: str, low: float, high: float, tasks: list[RubricTask]) -> None:
     assert low <= skills(name, tasks).mean() <= high
 
 

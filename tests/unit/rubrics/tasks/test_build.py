@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 
 from onward.errors import ConfigError
-from onward.rubrics.tasks import BLOCK, CHECKS, HELD_OUT_FAMILIES, TRAINING_FAMILIES, Task, make_task
+from onward.rubrics.tasks import BLOCK, CHECKS, HELD_OUT_FAMILIES, TRAINING_FAMILIES, RubricTask, make_task
 from onward.rubrics.tasks.family import Family, family_of, faults_of, pick
 from onward.rubrics.tasks.render import resource_text
 
 FAMILIES = (*TRAINING_FAMILIES, *HELD_OUT_FAMILIES)
 
 
-def disagreements(task: Task, drawn: int) -> list[str]:
+def disagreements(task: RubricTask, drawn: int) -> list[str]:
     """Returns where ``bits(build(bits))`` is not ``bits``: both designs, all ones, all zeros, drawn bits."""
     random = np.random.default_rng(task.seed)
     ones = np.ones(11, dtype=bool)
@@ -97,10 +97,11 @@ def test_a_seed_of_numpy_is_the_same_task() -> None:
 
 def test_tasks_are_the_same_in_every_process() -> None:
     program = (
-        "import hashlib, json; from onward.rubrics.tasks import make_task, Stakeholder, guided_bits\n"
+        "import hashlib, json; from onward.rubrics.tasks import make_task, TaskStakeholder, guided_bits\n"
         "t = make_task('recall_notice', 4)\n"
         "parts = [t.brief, [str(c) for c in t.active], t.weights.tolist(), t.build(t.probes()[2]),\n"
-        "    t.hidden, [Stakeholder(t).ask(n).text for n in t.levels], guided_bits(t, t.weights).tolist()]\n"
+        "    t.hidden, [TaskStakeholder(t).ask(n).text for n in t.levels],\n"
+        "    guided_bits(t, t.weights).tolist()]\n"
         "print(hashlib.sha256(json.dumps(parts).encode()).hexdigest())"
     )
     found = {
@@ -155,7 +156,7 @@ def test_the_graph_of_a_task_runs_from_its_resources_to_its_artefact(family: str
     assert set(task.subtasks[-1].needs) == done - {task.subtasks[-1].name}
 
 
-def numbers_in(task: Task) -> dict[str, dict[str, Any]]:
+def numbers_in(task: RubricTask) -> dict[str, dict[str, Any]]:
     """Reads amount, expected amount and status of each item from the text of the resources alone."""
     words, found = task.kind.words, {}
     for resource in task.resources:

@@ -9,15 +9,15 @@ import pytest
 from chat_server import ChatServer, text
 
 from onward.errors import EngineError
-from onward.rubrics.posting import TRIES
-from onward.rubrics.tasks import CHECKS, TRAINING_FAMILIES, Stakeholder, make_task
+from onward.rubrics.backends.posting import TRIES
+from onward.rubrics.tasks import CHECKS, TRAINING_FAMILIES, TaskStakeholder, make_task
 from onward.rubrics.tasks.persona import Persona
 from onward.rubrics.tasks.stakeholder import Reply
 
 
 def asked_of(family: str) -> Reply:
     task = next(task for seed in range(99) if (task := make_task(family, seed)).hidden)
-    return Stakeholder(task).ask(task.hidden[0])
+    return TaskStakeholder(task).ask(task.hidden[0])
 
 
 async def test_an_answer_is_said_in_other_words() -> None:

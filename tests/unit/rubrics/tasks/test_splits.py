@@ -91,12 +91,13 @@ def test_every_kind_of_overlap_is_found() -> None:
 def test_a_training_process_reads_no_held_out_family() -> None:
     code = (
         "import sys\n"
-        "from onward.rubrics.tasks import TRAINING_FAMILIES, Stakeholder, make_task\n"
+        "from onward.rubrics.tasks import TRAINING_FAMILIES, TaskStakeholder, make_task\n"
         "from onward.rubrics.tasks import baselines, splits\n"
         "splits.splits()\n"
         "for name in TRAINING_FAMILIES:\n"
         "    task = make_task(name, 1)\n"
-        "    Stakeholder(task).ask('accuracy'); baselines.nearest_copy(task); task.build(task.probes()[0])\n"
+        "    TaskStakeholder(task).ask('accuracy'); baselines.nearest_copy(task)\n"
+        "    task.build(task.probes()[0])\n"
         "print('onward.rubrics.tasks.held_out' in sys.modules)\n"
         "make_task('training_plan', 1)\n"
         "print('onward.rubrics.tasks.held_out' in sys.modules)\n"

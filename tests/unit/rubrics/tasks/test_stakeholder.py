@@ -17,8 +17,8 @@ from onward.rubrics.tasks import (
     HELD_OUT_FAMILIES,
     TOPICS,
     TRAINING_FAMILIES,
-    Stakeholder,
-    Task,
+    RubricTask,
+    TaskStakeholder,
     Turn,
     make_task,
     task_with,
@@ -33,7 +33,7 @@ from onward.rubrics.tasks.stakeholder import question
 FAMILIES = (*TRAINING_FAMILIES, *HELD_OUT_FAMILIES)
 
 
-def hiding(seed: int = 0) -> Task:
+def hiding(seed: int = 0) -> RubricTask:
     """A task of a family with three hidden dimensions."""
     return next(task for at in range(99) if (task := make_task("sla_report", seed + at)).hidden)
 
@@ -41,7 +41,7 @@ def hiding(seed: int = 0) -> Task:
 def test_a_hidden_dimension_is_answered_once_and_the_log_has_every_question() -> None:
     task = hiding()
     topic, stated = task.hidden[0], next(iter(task.public))
-    stakeholder = Stakeholder(task)
+    stakeholder = TaskStakeholder(task)
     first = stakeholder.ask(topic)
     assert (first.level, first.cost) == (task.levels[topic], 1)
     assert stakeholder.ask(topic).level is None
@@ -56,12 +56,12 @@ def test_a_hidden_dimension_is_answered_once_and_the_log_has_every_question() ->
 
 def test_one_turn_cannot_answer_a_topic_twice() -> None:
     task = hiding()
-    one, two = Stakeholder(task).ask_together([task.hidden[0]] * 2)
+    one, two = TaskStakeholder(task).ask_together([task.hidden[0]] * 2)
     assert (one.level, two.level) == (task.levels[task.hidden[0]], None)
 
 
 def test_questions_without_end_are_one_clear_error() -> None:
-    stakeholder = Stakeholder(hiding(), turns=2)
+    stakeholder = TaskStakeholder(hiding(), turns=2)
     with pytest.raises(RefusedError, match="has answered 2 turns of questions, which is the limit: write"):
         while True:
             stakeholder.ask("accuracy")
@@ -69,22 +69,22 @@ def test_questions_without_end_are_one_clear_error() -> None:
 
 
 def test_bad_questions_are_one_sentence() -> None:
-    stakeholder = Stakeholder(hiding())
+    stakeholder = TaskStakeholder(hiding())
     with pytest.raises(ConfigError, match="no topic 'acuracy': did you mean 'accuracy'"):
         stakeholder.ask("acuracy")
     with pytest.raises(ConfigError, match="A turn has 4 questions: ask 1 to 3 together"):
         stakeholder.ask_together(TOPICS[:4])
     with pytest.raises(ConfigError, match="0 turns were asked for: give 1 to 3"):
-        Stakeholder(hiding(), turns=0)
+        TaskStakeholder(hiding(), turns=0)
     assert stakeholder.cost == 0 and stakeholder.turns_left == 3
 
 
 def test_where_nothing_is_hidden_a_question_brings_nothing() -> None:
     task = next(task for seed in range(99) if not (task := make_task("ab_readout", seed)).hidden)
-    assert all(Stakeholder(task).ask(topic).level is None for topic in TOPICS)
+    assert all(TaskStakeholder(task).ask(topic).level is None for topic in TOPICS)
 
 
-def serialised(task: Task) -> str:
+def serialised(task: RubricTask) -> str:
     """The truth in three forms: JSON of the criteria, words of the checks, levels by dimension."""
     criteria = [
         {"check": check.name, "arg": check.arg, "weight": round(float(weight), 3)}
@@ -103,7 +103,7 @@ def runs(text: str, length: int = 4) -> set[tuple[str, ...]]:
 def test_no_answer_shares_four_words_with_the_truth(family: str) -> None:
     for seed in range(6):
         task = make_task(family, seed)
-        answers = [Stakeholder(task).ask(topic).text for topic in TOPICS]
+        answers = [TaskStakeholder(task).ask(topic).text for topic in TOPICS]
         truth = runs(serialised(task))
         assert not any(runs(answer) & truth for answer in answers)
         assert not re.search(r"\d|_", " ".join(answers))
@@ -126,7 +126,7 @@ def test_the_wording_of_an_answer_does_not_depend_on_any_level() -> None:
         levels = dict(zip(DIMENSIONS, row, strict=True))
         task = task_with(family, 9, levels, DIMENSIONS[:3])
         for topic in DIMENSIONS[:3]:
-            text = Stakeholder(task).ask(topic).text
+            text = TaskStakeholder(task).ask(topic).text
             wordings.setdefault((topic, levels[topic]), set()).add(text)
             places[topic].add(ANSWERS[levels[topic]].index(text))
     assert set(wordings) == set(product(DIMENSIONS[:3], (0, 1, 3)))
@@ -144,7 +144,7 @@ def test_an_answer_has_the_bits_that_were_meant() -> None:
             joint: Counter[tuple[str, tuple[int, ...]]] = Counter()
             for row in rows[::7]:
                 task = task_with(family, 4, dict(zip(DIMENSIONS, row, strict=True)), hidden)
-                joint[Stakeholder(task).ask(topic).text, tuple(row)] += 1
+                joint[TaskStakeholder(task).ask(topic).text, tuple(row)] += 1
             total = sum(joint.values())
             answers: Counter[str] = Counter()
             for (text, _), count in joint.items():
@@ -164,7 +164,7 @@ def test_answers_have_several_wordings() -> None:
     said: dict[int, set[str]] = {0: set(), 1: set(), 3: set()}
     for task in tasks:
         for topic in task.hidden:
-            reply = Stakeholder(task).ask(topic)
+            reply = TaskStakeholder(task).ask(topic)
             assert reply.level is not None
             said[reply.level].add(reply.text)
     assert [len(texts) for texts in said.values()] == [5, 5, 5]

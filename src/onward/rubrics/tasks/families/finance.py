@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from onward.rubrics.tasks.artefacts import Contact
 from onward.rubrics.tasks.family import Family, pick
-from onward.rubrics.tasks.inputs import Record, Resource, Words, policy, table
+from onward.rubrics.tasks.inputs import Record, TaskInput, Words, policy, table
 
 
 def ledgers(
@@ -15,7 +15,7 @@ def ledgers(
     contacts: Sequence[Contact],
     threshold: str,
     names: tuple[str, ...],
-) -> tuple[Resource, ...]:
+) -> tuple[TaskInput, ...]:
     actual = {
         "id": "id", "name": "name", "date": "date", words.amount: "amount", "tax": "tax", "rate": "rate",
         "owner": "owner", "email": "email", "status": "status", "reason": "reason",

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from onward.rubrics.tasks.artefacts import Contact
 from onward.rubrics.tasks.family import Family, pick
-from onward.rubrics.tasks.inputs import Record, Resource, Words, policy
+from onward.rubrics.tasks.inputs import Record, TaskInput, Words, policy
 
 
 def log(
@@ -15,14 +15,14 @@ def log(
     contacts: Sequence[Contact],
     threshold: str,
     names: tuple[str, ...],
-) -> tuple[Resource, ...]:
+) -> tuple[TaskInput, ...]:
     lines = "\n".join(
         f"{one.date} {one.id} {one.name}: {words.amount} {one.amount} against {words.expected} "
         f"{one.expected}{f', tax {one.tax}' if words.money else ''}, rate {one.rate}, {one.reason}; "
         f"owner {one.owner} <{one.email}>; {one.status}."
         for one in sorted(records, key=lambda one: one.date)
     )
-    return (Resource("R1", names[0], text=lines), policy("R2", names[1], words, threshold, contacts))
+    return (TaskInput("R1", names[0], text=lines), policy("R2", names[1], words, threshold, contacts))
 
 
 FAMILIES = (

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from onward.rubrics.tasks.artefacts import Contact
 from onward.rubrics.tasks.family import Family, pick
-from onward.rubrics.tasks.inputs import Record, Resource, Words, policy, table
+from onward.rubrics.tasks.inputs import Record, TaskInput, Words, policy, table
 
 
 def register(
@@ -15,7 +15,7 @@ def register(
     contacts: Sequence[Contact],
     threshold: str,
     names: tuple[str, ...],
-) -> tuple[Resource, ...]:
+) -> tuple[TaskInput, ...]:
     subjects = {"id": "id", "subject": "name", "date": "date", "owner": "owner", "email": "email",
                 "status": "status", "reason": "reason"}  # fmt: skip
     values = {"id": "id", words.amount: "amount", words.expected: "expected", "tax": "tax", "rate": "rate"}

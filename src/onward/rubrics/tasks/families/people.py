@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from onward.rubrics.tasks.artefacts import Contact
 from onward.rubrics.tasks.family import Family, pick
-from onward.rubrics.tasks.inputs import Record, Resource, Words, policy, table
+from onward.rubrics.tasks.inputs import Record, TaskInput, Words, policy, table
 
 
 def notes(
@@ -15,7 +15,7 @@ def notes(
     contacts: Sequence[Contact],
     threshold: str,
     names: tuple[str, ...],
-) -> tuple[Resource, ...]:
+) -> tuple[TaskInput, ...]:
     prose = "\n".join(
         f"- {one.owner} on {one.name} ({words.item} {one.id}, {one.date}): {words.amount} {one.amount} "
         f"where {words.expected} was {one.expected}. Rate {one.rate}, {one.reason}."
@@ -23,7 +23,7 @@ def notes(
         for one in records
     )
     return (
-        Resource("R1", names[0], text=prose),
+        TaskInput("R1", names[0], text=prose),
         table("R2", names[1], words, {"id": "id", "owner": "owner", "email": "email"}, records),
         policy("R3", names[2], words, threshold, contacts),
     )

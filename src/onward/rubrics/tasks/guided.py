@@ -27,32 +27,6 @@ def expected_score(
     return float(truth @ odds)
 
 
-def expected_squared_difference(
-    weights: np.ndarray, truth: np.ndarray, *, effort: int = BUDGET, chance: float = BY_CHANCE
-) -> float:
-    """Returns the expected squared difference of the two scores of one output that follows the rubric.
-
-    This is the alignment of a single output of a guided worker. It ranks rubrics badly, see docs/rubrics.md.
-    """
-    given = weights / weights.sum()
-    difference = given - truth / truth.sum()
-    sure, tied, picks = _chosen(weights, effort)
-    count = len(weights)
-    odds = np.full(count, chance)
-    odds[sure] = 1.0
-    covariance = np.diag(odds * (1 - odds))
-    if len(tied):
-        size = len(tied)
-        share = picks / size
-        both = picks * (picks - 1) / (size * (size - 1)) if size > 1 else 0.0
-        one = 2 * picks * (size - picks) / (size * (size - 1)) if size > 1 else 0.0
-        odds[tied] = share + (1 - share) * chance
-        pair = both + one * chance + (1 - both - one) * chance**2 - odds[tied[0]] ** 2
-        covariance[np.ix_(tied, tied)] = pair
-        covariance[tied, tied] = odds[tied] * (1 - odds[tied])
-    return float(difference @ covariance @ difference + (difference @ odds) ** 2)
-
-
 def _chosen(weights: np.ndarray, effort: int) -> tuple[np.ndarray, np.ndarray, int]:
     """Returns the checks that are surely satisfied, those tied for the rest of the effort, and that rest."""
     levels = sorted({float(weight) for weight in weights if weight > 0}, reverse=True)

@@ -8,17 +8,17 @@ from onward.lru import Lru
 from onward.rubrics.check import Check
 from onward.rubrics.language import serialise
 from onward.rubrics.policy.episodes import Attempt
-from onward.rubrics.reward import ROBUST, RewardSettings, RubricReward, reward_of
+from onward.rubrics.reward import ROBUST, RubricReward, RubricRewardSettings, reward_of
 
-Judge = Callable[[Sequence[Attempt]], list[RubricReward]]
+Scorer = Callable[[Sequence[Attempt]], list[RubricReward]]
 """Rewards of episodes in their order. ``total`` None: the environment failed, the episode does not count."""
 _REMEMBERED = 100_000
 
 
-class TruthJudge:
+class TruthScorer:
     """Judges rubrics by the truth of their tasks."""
 
-    def __init__(self, settings: RewardSettings = ROBUST) -> None:
+    def __init__(self, settings: RubricRewardSettings = ROBUST) -> None:
         self.settings = settings
         self._known: Lru[tuple[bytes, tuple[Check, ...], str, int], RubricReward] = Lru(_REMEMBERED)
 
