@@ -162,3 +162,16 @@ def test_what_only_a_start_needs_is_not_loaded_by_commands_that_talk_to_a_servic
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+async def test_a_reward_component_that_cannot_be_used_is_refused_before_anything_is_started(
+    tmp_path: Path,
+) -> None:
+    custom = {"short": {"source": "no_module_of_mine:short", "weight": 0.0}}
+    settings = config.load(
+        environ={}, overrides={"data_dir": tmp_path / "data", "nats": {"port": 0}, "reward": {"custom": custom}}
+    )
+    with pytest.raises(ConfigError, match="Reward component 'short': .* needs the module 'no_module_of_mine'"):
+        async with host.running(settings, roles=("rewarder",)):
+            pass
+    assert not (tmp_path / "data" / "nats").exists()

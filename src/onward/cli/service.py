@@ -42,6 +42,7 @@ def up(
     """
     logs.setup(log_level)
     settings = load_settings(file, data_dir, device=device, dtype=dtype)
+    say(f"Starting on {settings.data_dir}: messages, warehouse, model {settings.model.base} …")
     run_async(host.up(settings, announce=typer.echo, introduce=lambda loop: print_text(*introduction(loop))))
 
 
