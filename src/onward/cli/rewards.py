@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal
 
-import httpx
 import typer
 from rich.console import Console
 
@@ -21,6 +20,7 @@ from onward.cli.output import say
 from onward.config import Settings
 from onward.contracts import MAX_BYTES, Reward, decode
 from onward.errors import ConfigError, NotFoundError
+from onward.http.client import Address
 from onward.ids import check_id
 from onward.reward.scoring import explain as explanation
 from onward.reward.scoring import simulate as simulation
@@ -185,7 +185,7 @@ async def _newest(settings: Settings, last: int) -> list[Reward]:
 
 async def _ask(url: str, trajectory_id: str) -> dict[str, Any]:
     """Fetches the explanation from an api. Raises an OnwardError with the sentence of the api, or about it."""
-    service = Address(url.rstrip("/"), os.environ.get(KEY_VARIABLE) or None, "--url")
+    service = Address(url.rstrip("/"), os.environ.get(KEY_VARIABLE) or None, "--url", KEY_VARIABLE)
     return await service.call("GET", f"/rewards/{trajectory_id}")
 
 
