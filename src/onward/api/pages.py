@@ -52,12 +52,17 @@ _HEADERS = {
 }
 _LINKS = (
     ("/try/feedback", "try the feedback widget: thumbs, stars and a comment, as on a chat page"),
-    ("/status", "what 'onward status --json' prints; wants the key"),
-    ("/docs", "every route of this address; for programs, with the key: /openapi.json"),
-    ("/health", "whether the process lives"),
-    ("/ready", "whether every part is there, and why not"),
+    ("/docs", "every route of this address"),
+    ("/ready", "whether every part is ready, and why not"),
+    ("/health", "whether the process runs"),
     ("/metrics", "for Prometheus"),
     ("/feedback.js", "the widget for pages of your own"),
+)
+_COMMANDS = (
+    ("onward status", "the same and more: streams, jobs, releases, counts"),
+    ("onward trajectories list", "what your agents did"),
+    ("onward rewards list", "how it was scored"),
+    ("onward releases show", "what was decided about the last release, and why"),
 )
 _TAGS = """<script src=".../feedback.js" defer></script>
 <onward-feedback token="oft1..." ask="thumbs stars comment"></onward-feedback>"""
@@ -112,10 +117,12 @@ async def _home(ctx: Context, local: bool) -> str:
             ("the key", f"in {_code('run/api.key')} of the data folder, as 'onward up' printed"),
         ]
         parts += ["<h2>Where it is</h2>", _table(where)]
+        commands = [(_code(command), html.escape(words)) for command, words in _COMMANDS]
+        parts += ["<h2>Look from a terminal</h2>", _table(commands)]
         command = f'curl -H "Authorization: Bearer $(cat DATA_FOLDER/run/api.key)" {api}/status'
-        parts += [f"<pre>{html.escape(command)}</pre>"]
+        parts += ["<p>Or over HTTP, with the key:</p>", f"<pre>{html.escape(command)}</pre>"]
     links = [(f"<a href={path}>{path}</a>", html.escape(words)) for path, words in _LINKS]
-    parts += ["<h2>What can be asked here</h2>", _table(links)]
+    parts += ["<h2>More at this address</h2>", _table(links)]
     return "\n".join(parts)
 
 
@@ -135,7 +142,7 @@ async def _now(ctx: Context) -> list[tuple[str, str]]:
     serving, following = serving_sentence(desired), next_sentence(counted, jobs, paused)
     missing = [part for part, ready in ctx.ready.items() if ready is not True]
     rows = [
-        ("serves", html.escape(serving)),
+        ("model", html.escape(serving)),
         ("last release", html.escape(release_in_short(released))),
         ("comes next", html.escape(following)),
     ]
