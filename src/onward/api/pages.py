@@ -29,6 +29,7 @@ from onward.config import HttpSettings
 from onward.context import Context
 from onward.contracts.buckets import DesiredRoutes
 from onward.coordinator.coordinator import rewarded_since_snapshot
+from onward.coordinator.open_work import OpenWork
 from onward.errors import BusError, WarehouseError
 from onward.http import open_calls
 from onward.http.app import authorize
@@ -136,6 +137,8 @@ async def _now(ctx: Context) -> list[tuple[str, str]]:
             released = await releases.all()
             jobs = [job for job, _ in await JobTable(ctx.bus.bucket("rl_jobs"), ctx.clock).all()]
             rewarded = await rewarded_since_snapshot(ctx.bus, ctx.warehouse)
+            pause = ctx.settings.training.cooldown_minutes
+            cooldown = (await OpenWork.read(ctx.bus)).cooldown(pause, ctx.clock)
     except (BusError, WarehouseError, TimeoutError):  # its text may have an address
         return [("not known", "NATS or the warehouse does not answer: the log and /ready say more")]
     counted = {"rewarded": rewarded, "threshold": ctx.settings.training.threshold}
@@ -146,6 +149,8 @@ async def _now(ctx: Context) -> list[tuple[str, str]]:
         ("last release", html.escape(release_in_short(released))),
         ("comes next", html.escape(following)),
     ]
+    if cooldown is not None:
+        rows.append(("held up", html.escape(f"No job starts by itself now: {cooldown}.")))
     return rows + ([("not ready", html.escape(", ".join(missing)))] if missing else [])
 
 

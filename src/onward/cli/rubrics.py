@@ -61,7 +61,7 @@ def generate(
     writer: WriterName,
     ask: Annotated[
         bool,
-        typer.Option("--ask", help="You answer the writer's questions; not given: the task's table does."),
+        typer.Option("--ask", help="You answer the writer's questions. Default: the task's table does."),
     ] = False,
     temperature: Temperature = 0.0,
     seed: Annotated[int, typer.Option(min=0, help="Of the draws.")] = 0,
@@ -135,10 +135,10 @@ def _show(one: Attempt) -> None:
 def train(
     out: Annotated[Path, typer.Option(help="Folder of the run.")] = Path("rubrics-run"),
     algorithm: Annotated[
-        str | None, typer.Option(help="rloo, grpo, reinforce or reinforce_plus_plus; not given: rloo.")
+        str | None, typer.Option(help="rloo, grpo, reinforce or reinforce_plus_plus. Default: rloo.")
     ] = None,
-    steps: Annotated[int | None, typer.Option(min=0, help="Steps of learning; not given: 80.")] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Of the run; not given: 0.")] = None,
+    steps: Annotated[int | None, typer.Option(min=0, help="Steps of learning. Default: 80.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Of the run. Default: 0.")] = None,
     changes: Annotated[
         list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Another setting; repeatable.")
     ] = None,
