@@ -29,7 +29,8 @@ def load(place: str) -> Any:
         raise ConfigError(f"{place!r} names no object: give module:name.")
     if "/" in module or "\\" in module or module.endswith(".py"):
         raise ConfigError(
-            f"{module!r} is a path: start in its folder and give {Path(module).name.removesuffix('.py')}:{name}."
+            f"{module!r} is a path: start in its folder and give "
+            f"{Path(module).name.removesuffix('.py')}:{name}."
         )
     here = search_here()
     try:

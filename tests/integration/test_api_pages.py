@@ -104,7 +104,10 @@ async def test_the_first_page_says_what_is_where_and_every_link_leads_somewhere(
         failed = {"job_id": "j9", "job_seq": 1, "state": "failed", "updated_at": utc_text(ctx.clock.now())}
         await bus.bucket("rl_jobs").put("job.j9", json.dumps(failed).encode())
         text = (await client.get("/")).text
-        assert "<th scope=row>held up</th><td>No job starts by itself now: job j9 failed: cool-down until " in text
+        assert (
+            "<th scope=row>held up</th><td>No job starts by itself now: job j9 failed: cool-down until "
+            in text
+        )
         await bus.bucket("rl_control").put("learning", b'{"paused": true}')
         assert "No next training job: learning is paused" in (await client.get("/")).text
 

@@ -169,9 +169,12 @@ async def test_a_reward_component_that_cannot_be_used_is_refused_before_anything
 ) -> None:
     custom = {"short": {"source": "no_module_of_mine:short", "weight": 0.0}}
     settings = config.load(
-        environ={}, overrides={"data_dir": tmp_path / "data", "nats": {"port": 0}, "reward": {"custom": custom}}
+        environ={},
+        overrides={"data_dir": tmp_path / "data", "nats": {"port": 0}, "reward": {"custom": custom}},
     )
-    with pytest.raises(ConfigError, match="Reward component 'short': .* needs the module 'no_module_of_mine'"):
+    with pytest.raises(
+        ConfigError, match=r"Reward component 'short': .* needs the module 'no_module_of_mine'"
+    ):
         async with host.running(settings, roles=("rewarder",)):
             pass
     assert not (tmp_path / "data" / "nats").exists()

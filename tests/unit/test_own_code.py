@@ -30,12 +30,21 @@ def test_a_file_of_the_current_folder_is_found_after_everything_else(folder: Pat
 @pytest.mark.parametrize(
     ("place", "message"),
     [
-        ("no_module_of_mine:f", "'no_module_of_mine:f' needs the module 'no_module_of_mine', which is neither"),
+        (
+            "no_module_of_mine:f",
+            "needs the module 'no_module_of_mine', which is neither",
+        ),
         ("colorsys:no_name", r"'colorsys' \(.*colorsys.py\) has no 'no_name': give a name that it defines."),
         ("colorsys", "'colorsys' names no object: give module:name."),
         ("./mine.py:f", "'./mine.py' is a path: start in its folder and give mine:f."),
-        ("wants_more:f", "'wants_more' cannot be imported, ModuleNotFoundError: No module named 'missing_part'"),
-        ("fails_at_once:f", r"cannot be imported, ZeroDivisionError: division by zero \(fails_at_once.py, line 2\)"),
+        (
+            "wants_more:f",
+            "cannot be imported, ModuleNotFoundError: No module named 'missing_part'",
+        ),
+        (
+            "fails_at_once:f",
+            r"ZeroDivisionError: division by zero \(fails_at_once.py, line 2\)",
+        ),
     ],
 )
 def test_each_mistake_is_one_sentence(folder: Path, place: str, message: str) -> None:

@@ -110,9 +110,7 @@ def train(
     ] = None,
     env_processes: Annotated[
         int | None,
-        typer.Option(
-            min=1, help="Processes for slow environments. Default: one per core if a step is slow."
-        ),
+        typer.Option(min=1, help="Processes for slow environments. Default: one per core if a step is slow."),
     ] = None,
     out: Out = Path("runs"),
     as_json: AsJson = False,

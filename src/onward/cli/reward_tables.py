@@ -168,7 +168,9 @@ def _superseded(found: Document, console: Console) -> None:
 
 def show_newest(rows: Sequence[Document], console: Console) -> None:
     """Prints one line per reward, newest first. Ids are never cut, because other commands take them."""
-    table = Table(ident("trajectory"), ident("session"), ident("when (UTC)"), right("raw total"), right("total reward"))
+    table = Table(
+        ident("trajectory"), ident("session"), ident("when (UTC)"), right("raw total"), right("total reward")
+    )
     for row in rows:
         totals = (f"{row[name]:.4f}" for name in ("raw_total", "total_reward"))
         table.add_row(row["trajectory_id"], row["session_id"], str(row["ts"])[:19], *totals)

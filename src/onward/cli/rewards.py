@@ -184,7 +184,7 @@ async def _newest(settings: Settings, last: int) -> list[Reward]:
 
 
 async def _ask(url: str, trajectory_id: str) -> dict[str, Any]:
-    """Fetches the explanation from an api. Raises an OnwardError with the sentence of the api, or about it."""
+    """Fetches the explanation from an api. Raises an OnwardError with the sentence of the api."""
     service = Address(url.rstrip("/"), os.environ.get(KEY_VARIABLE) or None, "--url", KEY_VARIABLE)
     return await service.call("GET", f"/rewards/{trajectory_id}")
 

@@ -57,7 +57,8 @@ def validate_model(
     onward validate agent-zero-rl-v2 --suite recorded:agent=helpdesk,days=30
     onward validate agent-zero-rl-v2 --suite desk --suite env:maze --html report.html
 
-    Needs a running service. Exit code 1: it failed. The result is stored below validations/ of the data folder.
+    Needs a running service. Exit code 1: it failed. The result is stored below validations/ of the data
+    folder.
     """
     settings = load_settings(file, data_dir)
     rules = Rules.from_settings(settings)

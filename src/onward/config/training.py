@@ -103,7 +103,9 @@ class RewardSettings(Section):
         total = math.fsum(self.weights().values())
         if abs(total - 1.0) > 1e-6:
             each = ", ".join(f"{name} {weight:g}" for name, weight in self.weights().items() if weight)
-            raise ValueError(f"the weights sum to {total:g} ({each}): they must sum to 1, so change others too")
+            raise ValueError(
+                f"the weights sum to {total:g} ({each}): they must sum to 1, so change others too"
+            )
         return self
 
 

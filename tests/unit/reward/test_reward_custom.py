@@ -109,7 +109,10 @@ def test_a_class_an_object_a_maker_or_a_function(module, source, value):
         ("own_rewards", "names no object: give module:name"),
         (":x", "names no object: give module:name"),
         ("own_rewards:nobody", r"'own_rewards' \(.*own_rewards.py\) has no 'nobody'"),
-        ("no_such_module:x", "needs the module 'no_such_module', which is neither in .* nor installed.* PYTHONPATH"),
+        (
+            "no_such_module:x",
+            "needs the module 'no_such_module', which is neither in .* nor installed.* PYTHONPATH",
+        ),
         ("own_rewards:word", "cannot score: expected score"),
         ("own_rewards:one", "cannot score: expected score"),
         ("own_rewards:Needs", r"cannot be made \(TypeError\)"),
@@ -203,9 +206,13 @@ def test_a_fault_is_logged_once_and_without_the_text_of_the_error(module, caplog
 
 
 def test_an_unknown_source_is_named_with_those_that_are_known(module):
-    (module / "own_rewards.py").write_text("from onward.reward import Scored\ndef f(t, c): return Scored(1.0, 1.0, 'x')\n")
+    (module / "own_rewards.py").write_text(
+        "from onward.reward import Scored\ndef f(t, c): return Scored(1.0, 1.0, 'x')\n"
+    )
     sys.modules.pop("own_rewards", None)
-    with pytest.raises(ConfigError, match="gave the source '1.0', which is none of automated, human, linter"):
+    with pytest.raises(
+        ConfigError, match=r"gave the source '1\.0', which is none of automated, human, linter"
+    ):
         components_of(settings("own_rewards:f"))
 
 

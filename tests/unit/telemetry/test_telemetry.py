@@ -104,7 +104,12 @@ def test_logs_are_one_json_object_a_line(capsys):
 
 
 def test_a_line_for_a_person_has_time_part_event_and_facts():
-    event = {"timestamp": "2026-12-01T00:15:44.967624Z", "logger": "api", "level": "info", "event": "api serves"}
+    event = {
+        "timestamp": "2026-12-01T00:15:44.967624Z",
+        "logger": "api",
+        "level": "info",
+        "event": "api serves",
+    }
     assert logs.Lines()(None, "info", {**event, "url": "http://h:1", "why": None}) == (
         "00:15:44  api          api serves: url http://h:1"
     )
@@ -116,7 +121,9 @@ def test_a_line_for_a_person_has_time_part_event_and_facts():
 def test_a_line_for_a_person_shows_the_sentence_of_an_alert_and_obeys_no_control_character():
     event = {"timestamp": "2026-12-01T00:15:44Z", "logger": "alerts", "level": "warning", "event": "alert"}
     line = logs.Lines(colours=True)(
-        None, "warning", {**event, "kind": "disk", "message": "The disk fills.", "severity": "warning", "at": "\x1b[2J"}
+        None,
+        "warning",
+        {**event, "kind": "disk", "message": "The disk fills.", "severity": "warning", "at": "\x1b[2J"},
     )
     assert line == "\x1b[33m00:15:44  alerts       WARNING: The disk fills. (disk): at '\\x1b[2J'\x1b[0m"
 

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import os
 import re
-import sys
 import traceback
 from collections.abc import Sequence
 from dataclasses import replace

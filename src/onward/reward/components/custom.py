@@ -53,7 +53,9 @@ class GuardedComponent:
     def _broken(self, fault: str, sentence: str) -> Unscored:
         if sentence not in self._reported and len(self._reported) < MAX_REPORTED:
             self._reported.add(sentence)
-            _log.error("a component broke, its trajectories stay unscored", component=self.name, error=sentence)
+            _log.error(
+                "a component broke, its trajectories stay unscored", component=self.name, error=sentence
+            )
         return Unscored(BROKEN, fault)
 
 
