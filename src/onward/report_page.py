@@ -23,7 +23,7 @@ STYLE = (
 
 def write_page(path: Path, title: str, parts: Iterable[str]) -> None:
     """Writes a page with a heading and ``parts``, which are HTML."""
-    head = f"<!doctype html><html lang=en><meta charset=utf-8>"
+    head = "<!doctype html><html lang=en><meta charset=utf-8>"
     head += f"<meta name=viewport content='width=device-width,initial-scale=1'><title>{escape(title)}</title>"
     body = f"<h1>{escape(title)}</h1>{''.join(parts)}"
     write_whole(path, f"{head}<style>{STYLE}</style>{body}</html>\n".encode())

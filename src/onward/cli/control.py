@@ -83,7 +83,7 @@ def train(
         int | None, typer.Option(min=1, help="Environment steps at most. Default: the preset's.")
     ] = None,
     changes: Annotated[
-        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Another setting; repeatable.")
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Another setting. Repeatable.")
     ] = None,
     threshold: Annotated[
         float | None, typer.Option(help="Mean return that counts as solved. Default: Gymnasium's.")
