@@ -47,8 +47,9 @@ def start(
     onward training start -f config.json
 
     A small file: {"algorithm": "reinforce", "base_model": "smollm2", "hyperparameters": {},
-    "dataset": {"source": "clickhouse", "sample_size": 500}}. A control job has 'environment' at the top level, a job of a rubric writer
-    has kind 'rubrics':
+    "dataset": {"source": "clickhouse", "sample_size": 500}}.
+
+    A control job has 'environment' at the top level, a job of a rubric writer has kind 'rubrics':
     docs/training-service.md.
     """
     settings = load_settings(file, data_dir)
