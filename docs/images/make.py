@@ -6,7 +6,8 @@ The figures are written by
     onward demo --model smollm2 --json docs/images/demo-smollm2.json
 
 From the first come curves.png and demo.svg (the end of the terminal), from the second curves-smollm2.png;
-each also on a dark background (NAME-dark). A test fails where demo.svg differs from its figures.
+each also on a dark background (NAME-dark). A test fails where demo.svg differs from its
+figures. page.png is no drawing: it is a screenshot of the first page of a service during a release.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from onward.bus import Bus
 from onward.bus.logins import TOKEN_FILE, Login, Logins
 from onward.clock import SystemClock
 from onward.config import Settings
-from onward.errors import ConfigError, hide_login, nothing_runs
+from onward.errors import BusError, ConfigError, hide_login, nothing_runs
 from onward.files import locked
 
 ENDPOINTS = "endpoints.json"
@@ -47,11 +47,22 @@ async def attached(
     login = configured_login(settings)
     if url is None and (settings.run_dir / TOKEN_FILE).exists():
         login = _local_login(settings, roles)
-    bus = await Bus.connect(url or endpoints["nats_url"], **login, clock=SystemClock(), name="onward-cli")
+    try:
+        bus = await Bus.connect(url or endpoints["nats_url"], **login, clock=SystemClock(), name="onward-cli")
+    except BusError:
+        if url is None and _was_killed(settings):
+            raise ConfigError(nothing_runs(settings.data_dir)) from None
+        raise
     try:
         yield bus, endpoints
     finally:
         await bus.close()
+
+
+def _was_killed(settings: Settings) -> bool:
+    """Returns whether the loop that wrote the addresses ended without removing them: its lock is free."""
+    with ExitStack() as stack:
+        return try_lock(settings, stack)
 
 
 def endpoints_of(settings: Settings) -> dict[str, Any]:

@@ -110,6 +110,10 @@ async def parts(
         from onward.training.signatures import refuse_unsigned_setup
 
         refuse_unsigned_setup(settings, signs="trainer" in roles)
+    if "rewarder" in roles:
+        from onward.reward.components import components_of
+
+        components_of(settings.reward)  # a component of the user's own that cannot be used fails here
     rubrics, writers = None, None
     if "rewarder" in roles and settings.reward.rubrics:
         from onward.rubrics.trajectories import needs_released, rubrics_of  # a layer above the rewarder

@@ -16,14 +16,15 @@ STYLE = (
     "body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}"
     "table{border-collapse:collapse;width:100%}th,td{text-align:left;padding:.3rem .6rem;"
     "border-bottom:1px solid #8884;vertical-align:top}img{max-width:100%}"
-    "pre{white-space:pre-wrap;font-size:13px}"
+    "pre{white-space:pre-wrap;font-size:13px}.wide{overflow-x:auto}"
     "@media(prefers-color-scheme:dark){body{background:#0d1117;color:#e6edf3}}"
 )
 
 
 def write_page(path: Path, title: str, parts: Iterable[str]) -> None:
     """Writes a page with a heading and ``parts``, which are HTML."""
-    head = f"<!doctype html><html lang=en><meta charset=utf-8><title>{escape(title)}</title>"
+    head = "<!doctype html><html lang=en><meta charset=utf-8>"
+    head += f"<meta name=viewport content='width=device-width,initial-scale=1'><title>{escape(title)}</title>"
     body = f"<h1>{escape(title)}</h1>{''.join(parts)}"
     write_whole(path, f"{head}<style>{STYLE}</style>{body}</html>\n".encode())
 
@@ -39,7 +40,7 @@ def picture(paint: Callable[[plotting.Style], Any], words: str) -> str:
 
 
 def table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Returns a table; every cell is text, and is escaped."""
+    """Returns a table, which scrolls by itself in a narrow window; every cell is text, and is escaped."""
     lines = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
     head = "".join(f"<th>{escape(title)}" for title in titles)
-    return f"<table><tr>{head}</tr>{lines}</table>"
+    return f"<div class=wide><table><tr>{head}</tr>{lines}</table></div>"

@@ -190,7 +190,8 @@ class _Failures:
         self._restarts += 1
         self._ctx.ready[self._role] = f"the {self._role} failed and starts again in {seconds:g} s: {what}"
         self._ctx.metrics.role_restarts.labels(role=self._role).inc()
-        logs.get(self._role).error("role failed", role=self._role, again_in=seconds, exc_info=error)
+        defect = {"error": what} if isinstance(error, OnwardError) else {"exc_info": error}
+        logs.get(self._role).error("role failed", role=self._role, again_in=seconds, **defect)
         if what != self._reported:
             self._reported = what
             await self._ctx.alerts.raise_(

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 from feedback_site import Site
 from playwright.async_api import Browser, Page, expect
+
+from onward import report_page
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 THANKS = "Thank you. You can still change your vote."
@@ -59,3 +62,18 @@ async def test_dark_and_light_and_a_narrow_window(browser: Browser, site: Site, 
         await context.close()
     assert seen["light"] == ["rgb(255, 255, 255)", "rgb(28, 36, 48)"]
     assert seen["dark"] == ["rgb(16, 22, 30)", "rgb(230, 235, 242)"]
+
+
+async def test_a_report_fits_a_narrow_window_and_its_wide_table_scrolls_by_itself(
+    browser: Browser, tmp_path: Path
+) -> None:
+    titles = [f"long_title_{number}" for number in range(12)]
+    report_page.write_page(tmp_path / "report.html", "A report", [report_page.table(titles, [titles])])
+    context = await browser.new_context(viewport={"width": 360, "height": 800}, is_mobile=True)
+    page = await context.new_page()
+    await page.goto((tmp_path / "report.html").as_uri())
+    assert await page.evaluate("() => window.innerWidth") == 360
+    assert await page.evaluate("() => document.documentElement.scrollWidth") <= 360
+    wide = page.locator(".wide")
+    assert await wide.evaluate("box => box.scrollWidth > box.clientWidth") is True
+    await context.close()

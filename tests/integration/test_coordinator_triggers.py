@@ -295,7 +295,8 @@ async def test_the_status_shows_the_next_run_the_test_and_the_cool_down(bus, war
     )
     await finish(bus, clock, "j9")
     assert (await shown(bus, c))[2] == (
-        f"No job by itself now: job j9 failed: cool-down until {utc_text(clock.now() + timedelta(hours=1))}."
+        "No job starts by itself now: job j9 failed: cool-down until "
+        f"{utc_text(clock.now() + timedelta(hours=1))}."
     )
     await clock.advance(24 * HOUR)
     assert (await shown(bus, c))[0].endswith("a run is due since 2026-03-29T02:00:00.000Z.")

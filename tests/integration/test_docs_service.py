@@ -67,6 +67,7 @@ async def test_pages_and_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         "connect",
         "export",
         "feedback",
+        "first-agent",
         "frameworks",
         "gateway",
         "logins",
@@ -82,9 +83,10 @@ async def test_pages_and_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     async with service(tmp_path, ScriptedEngine(answer)) as loop:
         for page in pages:
             await asyncio.to_thread(run_blocks, blocks(page, "service"), None, 10.0)
-        readme = blocks(ROOT / "README.md", languages=("python",))
-        assert [block.text.count("max_tokens=40") for block in readme] == [1, 1]
-        for block in readme:  # each in a process of its own, as somebody copies it
+        pasted = blocks(ROOT / "README.md", languages=("python",))
+        pasted += blocks(ROOT / "docs" / "first-agent.md", "pasted")
+        assert [block.text.count("max_tokens=40") for block in pasted] == [1, 1]
+        for block in pasted:  # each in a process of its own, as somebody copies it
             text = block.text.replace("http://127.0.0.1:3000", loop.ctx.endpoints["gateway_url"])
             (tmp_path / "pasted.py").write_text(text)
             assert await run_program(tmp_path, tmp_path / "pasted.py") == "It is 42.\n"
@@ -101,7 +103,7 @@ async def test_pages_and_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
             ("my-agent", 0, 0.5),  # plain HTTP
             (by_key, 1, 1.0),  # a session of a framework
             (by_key, 1, 1.0),  # README: nothing but a base URL
-            ("agent", 1, 1.0),  # README: with a recorder
+            ("agent", 1, 1.0),  # first-agent.md: with a recorder
         ]
         payloads = await loop.ctx.warehouse.query("SELECT payload FROM trajectories_v")
         assert all('"signature"' in row["payload"] for row in payloads)

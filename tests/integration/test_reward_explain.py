@@ -101,7 +101,8 @@ async def test_explain_and_simulate_beside_a_running_service(
         url = loop.ctx.endpoints["api_url"]
         code, refused = await command(f"onward rewards explain t57 --url {url}")
         assert (code, refused) == (
-            2, f"{url} refused the key: set ONWARD_API_KEY to one with the scope 'read'.\n",
+            2, f"{url} refused the key of ONWARD_API_KEY: No valid API key was given: send 'Authorization: "
+            "Bearer KEY' (the local key is in run/api.key).\n",
         )  # fmt: skip
         monkeypatch.setenv("ONWARD_API_KEY", (data / "run" / "api.key").read_text().strip())
         code, output = await command(f"onward rewards explain t57 --json --url {url}")

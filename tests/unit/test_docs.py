@@ -102,6 +102,25 @@ def test_links_lead_somewhere(page: Path) -> None:
     assert not missing
 
 
+def test_the_readme_is_short_and_leads_on_within_a_screen() -> None:
+    lines = README.read_text(encoding="utf-8").splitlines()
+    assert len(lines) <= 130
+    assert lines.index("## See it work: two commands") < 30
+    assert lines.index("## Use it with your agent") < 55
+
+
+_PICTURE = re.compile(r"<(img|source) (.*?)>|!\[(.*?)\]\((.*?)\)", re.S)
+
+
+@pytest.mark.parametrize("page", [README, *PAGES], ids=lambda page: page.stem)
+def test_every_picture_exists_is_small_and_is_described(page: Path) -> None:
+    for tag, attributes, words, target in _PICTURE.findall(page.read_text(encoding="utf-8")):
+        named = dict(re.findall(r'([\w-]+)="(.*?)"', attributes))
+        path = page.parent / (target or named.get("src") or named["srcset"])
+        assert path.stat().st_size < 150_000, path
+        assert tag == "source" or len(words or named["alt"]) > 20
+
+
 def test_index_names_every_page_and_every_example() -> None:
     text = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
     names = [page.name for page in PAGES if page.name != "README.md"]

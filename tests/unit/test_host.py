@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from onward import config, host
+from onward.attach import attached, lock_folder
 from onward.bus import Bus, read_all
 from onward.contracts.buckets import RoleFailure
 from onward.errors import BusError, ConfigError
@@ -162,3 +163,32 @@ def test_what_only_a_start_needs_is_not_loaded_by_commands_that_talk_to_a_servic
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+async def test_a_reward_component_that_cannot_be_used_is_refused_before_anything_is_started(
+    tmp_path: Path,
+) -> None:
+    custom = {"short": {"source": "no_module_of_mine:short", "weight": 0.0}}
+    settings = config.load(
+        environ={},
+        overrides={"data_dir": tmp_path / "data", "nats": {"port": 0}, "reward": {"custom": custom}},
+    )
+    with pytest.raises(
+        ConfigError, match=r"Reward component 'short': .* needs the module 'no_module_of_mine'"
+    ):
+        async with host.running(settings, roles=("rewarder",)):
+            pass
+    assert not (tmp_path / "data" / "nats").exists()
+
+
+async def test_a_command_after_a_kill_is_told_that_nothing_runs(tmp_path: Path) -> None:
+    """A killed loop leaves its addresses behind, and its lock is free."""
+    settings = config.load(environ={}, overrides={"data_dir": tmp_path})
+    settings.run_dir.mkdir()
+    (settings.run_dir / host.ENDPOINTS).write_text('{"nats_url": "nats://127.0.0.1:9"}')
+    with pytest.raises(ConfigError, match=r"^Nothing runs on .*: start it with 'onward up'"):
+        async with attached(settings):
+            pass
+    with lock_folder(settings.run_dir), pytest.raises(BusError, match="cannot be reached"):
+        async with attached(settings):
+            pass

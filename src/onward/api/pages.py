@@ -29,6 +29,7 @@ from onward.config import HttpSettings
 from onward.context import Context
 from onward.contracts.buckets import DesiredRoutes
 from onward.coordinator.coordinator import rewarded_since_snapshot
+from onward.coordinator.open_work import OpenWork
 from onward.errors import BusError, WarehouseError
 from onward.http import open_calls
 from onward.http.app import authorize
@@ -52,12 +53,17 @@ _HEADERS = {
 }
 _LINKS = (
     ("/try/feedback", "try the feedback widget: thumbs, stars and a comment, as on a chat page"),
-    ("/status", "what 'onward status --json' prints; wants the key"),
-    ("/docs", "every route of this address; for programs, with the key: /openapi.json"),
-    ("/health", "whether the process lives"),
-    ("/ready", "whether every part is there, and why not"),
+    ("/docs", "every route of this address"),
+    ("/ready", "whether every part is ready, and why not"),
+    ("/health", "whether the process runs"),
     ("/metrics", "for Prometheus"),
     ("/feedback.js", "the widget for pages of your own"),
+)
+_COMMANDS = (
+    ("onward status", "the same and more: streams, jobs, releases, counts"),
+    ("onward trajectories list", "what your agents did"),
+    ("onward rewards list", "how it was scored"),
+    ("onward releases show", "what was decided about the last release, and why"),
 )
 _TAGS = """<script src=".../feedback.js" defer></script>
 <onward-feedback token="oft1..." ask="thumbs stars comment"></onward-feedback>"""
@@ -112,10 +118,12 @@ async def _home(ctx: Context, local: bool) -> str:
             ("the key", f"in {_code('run/api.key')} of the data folder, as 'onward up' printed"),
         ]
         parts += ["<h2>Where it is</h2>", _table(where)]
+        commands = [(_code(command), html.escape(words)) for command, words in _COMMANDS]
+        parts += ["<h2>Look from a terminal</h2>", _table(commands)]
         command = f'curl -H "Authorization: Bearer $(cat DATA_FOLDER/run/api.key)" {api}/status'
-        parts += [f"<pre>{html.escape(command)}</pre>"]
+        parts += ["<p>Or over HTTP, with the key:</p>", f"<pre>{html.escape(command)}</pre>"]
     links = [(f"<a href={path}>{path}</a>", html.escape(words)) for path, words in _LINKS]
-    parts += ["<h2>What can be asked here</h2>", _table(links)]
+    parts += ["<h2>More at this address</h2>", _table(links)]
     return "\n".join(parts)
 
 
@@ -129,16 +137,20 @@ async def _now(ctx: Context) -> list[tuple[str, str]]:
             released = await releases.all()
             jobs = [job for job, _ in await JobTable(ctx.bus.bucket("rl_jobs"), ctx.clock).all()]
             rewarded = await rewarded_since_snapshot(ctx.bus, ctx.warehouse)
+            pause = ctx.settings.training.cooldown_minutes
+            cooldown = (await OpenWork.read(ctx.bus)).cooldown(pause, ctx.clock)
     except (BusError, WarehouseError, TimeoutError):  # its text may have an address
         return [("not known", "NATS or the warehouse does not answer: the log and /ready say more")]
     counted = {"rewarded": rewarded, "threshold": ctx.settings.training.threshold}
     serving, following = serving_sentence(desired), next_sentence(counted, jobs, paused)
     missing = [part for part, ready in ctx.ready.items() if ready is not True]
     rows = [
-        ("serves", html.escape(serving)),
+        ("model", html.escape(serving)),
         ("last release", html.escape(release_in_short(released))),
         ("comes next", html.escape(following)),
     ]
+    if cooldown is not None:
+        rows.append(("held up", html.escape(f"No job starts by itself now: {cooldown}.")))
     return rows + ([("not ready", html.escape(", ".join(missing)))] if missing else [])
 
 

@@ -46,7 +46,7 @@ def install_(
     path: Root,
     dry_run: DryRun = False,
     python: Annotated[
-        str | None, typer.Option(help="Interpreter for the plugin's worker; not given: the present one.")
+        str | None, typer.Option(help="Interpreter for the plugin's worker. Default: the present one.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -76,8 +76,8 @@ def install_(
 @agent_zero.command()
 def check(
     path: Root,
-    gateway: Annotated[str | None, typer.Option(help="Gateway; not given: that of the settings.")] = None,
-    nats: Annotated[str | None, typer.Option(help="NATS server; not given: that of the settings.")] = None,
+    gateway: Annotated[str | None, typer.Option(help="Gateway. Default: that of the settings.")] = None,
+    nats: Annotated[str | None, typer.Option(help="NATS server. Default: that of the settings.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Check files, versions, hooks, the gateway and the bus. Exit code 1 if a check fails.

@@ -73,7 +73,7 @@ def list_buckets(
     bucket: OneOrAll = None, file: ConfigFile = None, data_dir: DataDir = None, as_json: AsJson = False
 ) -> None:
     """Show all buckets with the number of their keys and the keys that cannot be read, or one bucket's keys.
-    Works without a running loop.
+    Works without a running service.
 
     onward buckets list
     onward buckets list rl_set_aside --json
@@ -145,7 +145,7 @@ def why_not_readable(bucket: str, entry: Entry) -> str | None:
 def show(
     bucket: Named, key: Key, file: ConfigFile = None, data_dir: DataDir = None, as_json: AsJson = False
 ) -> None:
-    """Print one record as JSON, or as escaped bytes if it is none. Works without a running loop.
+    """Print one record as JSON, or as escaped bytes if it is none. Works without a running service.
 
     onward buckets show rl_control learning
     """

@@ -75,18 +75,18 @@ def train(
     ] = None,
     preset: Annotated[
         str | None,
-        typer.Option(help="ours, zoo, cleanrl, seed or default; not given: ours, else zoo, else default."),
+        typer.Option(help="ours, zoo, cleanrl, seed or default. Default: ours, else zoo, else default."),
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Runs, with seeds from --seed on.")] = 1,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the (first) run.")] = 0,
     timesteps: Annotated[
-        int | None, typer.Option(min=1, help="Environment steps at most; not given: the preset's.")
+        int | None, typer.Option(min=1, help="Environment steps at most. Default: the preset's.")
     ] = None,
     changes: Annotated[
-        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Another setting; repeatable.")
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Another setting. Repeatable.")
     ] = None,
     threshold: Annotated[
-        float | None, typer.Option(help="Mean return that counts as solved; not given: Gymnasium's.")
+        float | None, typer.Option(help="Mean return that counts as solved. Default: Gymnasium's.")
     ] = None,
     keep_going: Annotated[
         bool, typer.Option("--keep-going", help="Use all steps even when it is solved.")
@@ -102,17 +102,15 @@ def train(
     eval_share: Annotated[
         float | None,
         typer.Option(
-            min=0, max=1, help="Largest share of the time for evaluations; not given: 0.15. 1: no limit."
+            min=0, max=1, help="Largest share of the time for evaluations. Default: 0.15. 1: no limit."
         ),
     ] = None,
     processes: Annotated[
-        int | None, typer.Option(min=1, help="Seeds at a time; not given: one per core.")
+        int | None, typer.Option(min=1, help="Seeds at a time. Default: one per core.")
     ] = None,
     env_processes: Annotated[
         int | None,
-        typer.Option(
-            min=1, help="Processes for slow environments; not given: one per core if a step is slow."
-        ),
+        typer.Option(min=1, help="Processes for slow environments. Default: one per core if a step is slow."),
     ] = None,
     out: Out = Path("runs"),
     as_json: AsJson = False,

@@ -23,12 +23,12 @@ AsJson = Annotated[bool, typer.Option("--json", help="One JSON document instead 
 def evaluate(
     paths: Annotated[list[Path], typer.Argument(metavar="RUN", help="Folders of runs or of policies.")],
     env: Annotated[
-        str | None, typer.Option(help="Where to play; not given: where it was trained, made as a run was.")
+        str | None, typer.Option(help="Where to play. Default: where it was trained, made as a run was.")
     ] = None,
     episodes: Annotated[int, typer.Option(min=1, help="Greedy episodes of each score.")] = 100,
     seed: Annotated[int, typer.Option(min=0, help="Of the starts; never those of training.")] = 0,
     threshold: Annotated[
-        float | None, typer.Option(help="Return that counts as success; not given: the task's own rule.")
+        float | None, typer.Option(help="Return that counts as success. Default: the task's own rule.")
     ] = None,
     noise: Annotated[
         float, typer.Option(min=0, help="Deviation of observation noise, in running deviations; 0: none.")
@@ -173,7 +173,7 @@ def compare(
     ] = "sb3",
     timesteps: Annotated[int, typer.Option(min=1, help="Environment steps of each side.")] = 50_000,
     threshold: Annotated[
-        float | None, typer.Option(help="Greedy mean return to reach; not given: the task's.")
+        float | None, typer.Option(help="Greedy mean return to reach. Default: the task's.")
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of both sides.")] = 0,
     stop: Annotated[bool, typer.Option("--stop", help="Each side stops at the threshold.")] = False,

@@ -36,7 +36,7 @@ datasets_app = Commands(
 app.add_typer(datasets_app, name="datasets")
 
 Id = Annotated[
-    str, typer.Argument(metavar="ID", help="From the first column of 'list'; a unique beginning is enough.")
+    str, typer.Argument(metavar="ID", help="From the first column of 'list'; a unique prefix is enough.")
 ]
 SHOWN = 20
 """Faults that are printed; --json prints all."""

@@ -39,7 +39,7 @@ def token(
 ) -> None:
     """Print a feedback token: a browser that has it may vote on that one conversation.
 
-    With --trajectory alone the session is looked up, which needs a running loop.
+    With --trajectory alone the session is looked up, which needs a running service.
 
     onward feedback token --session chat-42 --days 1
     """
@@ -63,7 +63,7 @@ def rotate(
 ) -> None:
     """Sign feedback tokens with a new key. The seven keys before it are still accepted.
 
-    A running loop uses the new key without a restart.
+    A running service uses the new key without a restart.
 
     onward feedback rotate
     onward feedback rotate --forget

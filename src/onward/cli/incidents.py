@@ -27,7 +27,7 @@ app.add_typer(incidents_app, name="incidents")
 
 @incidents_app.command(name="list")
 def list_incidents(file: ConfigFile = None, data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """Show incidents, newest first. Works without a running loop.
+    """Show incidents, newest first. Works without a running service.
 
     onward incidents list
     """

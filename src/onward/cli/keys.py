@@ -28,7 +28,7 @@ app.add_typer(keys_app, name="keys")
 def init(file: ConfigFile = None, data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """Create the key with which the trainer of this data folder signs its checkpoints.
 
-    The private half never leaves run/models.key. Restart a running loop afterwards.
+    The private half never leaves run/models.key. Restart a running service afterwards.
 
     onward keys init
     onward keys init --dir data

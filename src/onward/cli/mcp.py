@@ -1,4 +1,4 @@
-"""``onward mcp``: the tools of a running loop as a server of the Model Context Protocol."""
+"""``onward mcp``: the tools of a running service as a server of the Model Context Protocol."""
 
 from __future__ import annotations
 

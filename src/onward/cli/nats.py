@@ -35,7 +35,7 @@ def _group() -> None:
 def config(
     out: Annotated[
         Path | None,
-        typer.Option(help="Write to this file, readable by its owner alone. Default: print."),
+        typer.Option(metavar="FILE", help="Write to this file, readable by its owner alone. Default: print."),
     ] = None,
 ) -> None:
     """Print the users of a server's configuration: one for the service, one for each role that runs

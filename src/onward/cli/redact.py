@@ -48,7 +48,7 @@ def redact(
         typer.Option(
             metavar="KIND",
             help="Also this kind, which is off by default: WALLET, SEED_PHRASE, GPS, DATE_OF_BIRTH, "
-            "PASSPORT. May be given again.",
+            "PASSPORT. Repeatable.",
         ),
     ] = None,
     rules: Annotated[

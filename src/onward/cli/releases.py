@@ -62,7 +62,7 @@ def list_releases(
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show releases, newest first, each with the reason for its end. Works without a running loop.
+    """Show releases, newest first, each with the reason for its end. Works without a running service.
 
     onward releases list
     onward releases list --limit 5 --json

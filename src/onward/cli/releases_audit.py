@@ -26,7 +26,9 @@ def audit(
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show who released, approved, rolled back, tagged or pinned what, and when. Works without a loop.
+    """Show who released, approved, rolled back, tagged or pinned what, and when.
+
+    Works without a running service.
 
     onward releases audit
     onward releases audit agent-zero-rl-v2 --json

@@ -168,10 +168,12 @@ def _superseded(found: Document, console: Console) -> None:
 
 def show_newest(rows: Sequence[Document], console: Console) -> None:
     """Prints one line per reward, newest first. Ids are never cut, because other commands take them."""
-    table = Table(ident("trajectory"), ident("session"), ident("when (UTC)"), right("total"))
+    table = Table(
+        ident("trajectory"), ident("session"), ident("when (UTC)"), right("raw total"), right("total reward")
+    )
     for row in rows:
-        when, total = str(row["ts"])[:19], f"{row['total_reward']:.4f}"
-        table.add_row(row["trajectory_id"], row["session_id"], when, total)
+        totals = (f"{row[name]:.4f}" for name in ("raw_total", "total_reward"))
+        table.add_row(row["trajectory_id"], row["session_id"], str(row["ts"])[:19], *totals)
     console.print(table)
 
 

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal
 
-import httpx
 import typer
 from rich.console import Console
 
@@ -21,6 +20,7 @@ from onward.cli.output import say
 from onward.config import Settings
 from onward.contracts import MAX_BYTES, Reward, decode
 from onward.errors import ConfigError, NotFoundError
+from onward.http.client import Address
 from onward.ids import check_id
 from onward.reward.scoring import explain as explanation
 from onward.reward.scoring import simulate as simulation
@@ -62,7 +62,7 @@ def explain(
     """
     check_id(trajectory_id, "Trajectory id")
     settings = load_settings(file, data_dir)
-    found = run_async(_look_up(settings, trajectory_id)) if url is None else _ask(url, trajectory_id)
+    found = run_async(_look_up(settings, trajectory_id) if url is None else _ask(url, trajectory_id))
     if as_json:
         say(json.dumps(found, indent=1))
     else:
@@ -183,28 +183,10 @@ async def _newest(settings: Settings, last: int) -> list[Reward]:
     return [decode(row["payload"].encode(), Reward, max_bytes=2 * MAX_BYTES) for row in rows]
 
 
-def _ask(url: str, trajectory_id: str) -> dict[str, Any]:
-    """Fetches the explanation from the api role. Raises ConfigError when there is no usable answer,
-    NotFoundError with the api's own message."""
-    key = os.environ.get(KEY_VARIABLE, "")
-    headers = {"Authorization": f"Bearer {key}"} if key else {}
-    try:
-        answer = httpx.get(f"{url.rstrip('/')}/rewards/{trajectory_id}", headers=headers, timeout=30.0)
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise ConfigError(
-            f"{url} does not answer ({type(error).__name__}): give the api's address."
-        ) from None
-    if answer.status_code in (401, 403):
-        raise ConfigError(f"{url} refused the key: set {KEY_VARIABLE} to one with the scope 'read'.")
-    try:
-        found = answer.json()
-    except ValueError:
-        found = None
-    if not isinstance(found, dict) or not ("status" in found or "error" in found):
-        raise ConfigError(f"{url} is not an api role of Onward (HTTP {answer.status_code}).")
-    if "error" in found:
-        raise NotFoundError(f"{url} says: {found['error'].get('message', 'no reason')}")
-    return found
+async def _ask(url: str, trajectory_id: str) -> dict[str, Any]:
+    """Fetches the explanation from an api. Raises an OnwardError with the sentence of the api."""
+    service = Address(url.rstrip("/"), os.environ.get(KEY_VARIABLE) or None, "--url", KEY_VARIABLE)
+    return await service.call("GET", f"/rewards/{trajectory_id}")
 
 
 @contextlib.contextmanager

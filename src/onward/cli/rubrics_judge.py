@@ -32,7 +32,7 @@ _CONTROLS = {
 Seeds = Annotated[int, typer.Option(min=1, help="Tasks of each family.")]
 Seed = Annotated[int, typer.Option(min=0, help="Of the draws.")]
 SplitName = Annotated[
-    list[str] | None, typer.Option("--split", metavar="SPLIT", help="Repeatable; not given: all four.")
+    list[str] | None, typer.Option("--split", metavar="SPLIT", help="Repeatable. Default: all four.")
 ]
 _PRICE = "Dollars of a million tokens of prompts and of answers, such as 0.4,1.6."
 
@@ -147,7 +147,7 @@ def explain(
         ),
     ],
     task: Annotated[
-        str | None, typer.Argument(metavar="TASK", help="FAMILY/SEED; not given: the file says it.")
+        str | None, typer.Argument(metavar="TASK", help="FAMILY/SEED. Default: the file says it.")
     ] = None,
     page: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write a page: outputs with both scores side by side.")

@@ -32,16 +32,18 @@ def up(
     dtype: DtypeName = None,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
 ) -> None:
-    """Run the whole loop in one process; what is not configured is embedded.
+    """Start the service: the whole loop in one process, with NATS and ClickHouse built in.
 
-    Agents talk to the gateway (port 3000) as to any OpenAI endpoint and publish trajectories with
-    the recorder. Ctrl-C stops cleanly; a restart continues where it stopped.
+    Agents talk to the gateway (port 3000) as to any OpenAI endpoint, and it records their work. A server of
+    your own that the settings name (nats.url, warehouse.url) is used instead. Ctrl-C stops cleanly; a restart
+    continues where it stopped. Logs are lines on a terminal, and JSON in a pipe or a file.
 
     onward up
     onward up --config onward.toml --dir data --log-level warning
     """
     logs.setup(log_level)
     settings = load_settings(file, data_dir, device=device, dtype=dtype)
+    say(f"Starting on {settings.data_dir}: messages, warehouse, model {settings.model.base} …")
     run_async(host.up(settings, announce=typer.echo, introduce=lambda loop: print_text(*introduction(loop))))
 
 
@@ -57,7 +59,7 @@ def run_role(
     dtype: DtypeName = None,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
 ) -> None:
-    """Run one role beside others, so that it scales out.
+    """Start one role of the service in a process of its own, beside the others.
 
     NATS and ClickHouse must be configured, or 'onward up' must run on the same data folder.
 

@@ -6,10 +6,10 @@ PANELS: dict[str, dict[str, str]] = {
     "First steps": {
         "demo": "Watch an agent get better: the whole loop on this machine, with real parts and no "
         "service needed.",
-        "up": "Run the whole loop in one process; what is not configured is embedded.",
+        "up": "Start the service: the whole loop in one process, with NATS and ClickHouse built in.",
         "status": "Show what serves, what comes next and the last release; then streams, jobs, releases and"
         " counts.",
-        "run": "Run one role beside others, so that it scales out.",
+        "run": "Start one role of the service in a process of its own, beside the others.",
     },
     "Agents and data": {
         "agent-zero": "The plugin for Agent Zero: install it, check it, remove it.",
@@ -26,24 +26,23 @@ PANELS: dict[str, dict[str, str]] = {
         "dlq": "Dead letters: messages that could not be processed. Look, send again, or drop.",
     },
     "Training and control": {
-        "jobs": "Training jobs: which ran, why one failed, what it came to.",
-        "datasets": "Frozen datasets of jobs: where each row came from, and whether it is unchanged.",
-        "training": "Training jobs of the service: start one by hand. 'onward jobs' follows it.",
         "models": "Base models on this machine, and the policies that were released.",
-        "validate": "Compare a model with the current one on the same items. Needs the running loop; it gets "
-        "no traffic.",
-        "keys": "Keys that sign checkpoints: make one, show its public half, sign what is stored.",
         "train": "Train a policy from files (--data) or in an environment (--env). No service is needed.",
         "env": "Environments: tasks with a verdict by program. List, serve or play them.",
+        "training": "Training jobs of the service: start one by hand. 'onward jobs' follows it.",
+        "jobs": "Training jobs: which ran, why one failed, what it came to.",
+        "datasets": "Frozen datasets of jobs: where each row came from, and whether it is unchanged.",
+        "validate": "Compare a stored model with the current one on the same items, without any traffic.",
+        "keys": "Keys that sign checkpoints: make one, show its public half, sign what is stored.",
         "rubrics": "Rubrics: train a model that writes them, and see how well they score work.",
         "control": "Control policies for Gymnasium environments: train, evaluate, resume, export, compare.",
     },
     "Operating": {
-        "pause": "Stop learning until 'onward resume': trajectories are still stored and scored.",
-        "resume": "Resume learning.",
         "releases": "What was released and why not; what the release that is under way shall do.",
         "incidents": "What rolled-back candidates failed at, with cause and recommendation.",
         "ab": "A/B tests of two stored models: a fixed split, an interval to read at any time, a stop rule.",
+        "pause": "Stop learning until 'onward resume': trajectories are still stored and scored.",
+        "resume": "Resume learning.",
         "pin": "Serve one model and release nothing until 'onward unpin'.",
         "unpin": "Allow releases again.",
         "buckets": "Records of the service: look at them, find the unreadable ones, drop one.",

@@ -1,4 +1,4 @@
-"""``onward pause|resume|pin|unpin``: an operator's commands to a running loop."""
+"""``onward pause|resume|pin|unpin``: an operator's commands to a running service."""
 
 from __future__ import annotations
 

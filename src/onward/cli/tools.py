@@ -81,7 +81,7 @@ def call(
     file: ConfigFile = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Call one tool against the running loop, and print the answer that an agent would get.
+    """Call one tool against the running service, and print the answer that an agent would get.
 
     Exit code 2: the answer is an error.
 

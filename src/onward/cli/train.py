@@ -66,7 +66,7 @@ def train(
         str, typer.Option(help=f"One of {', '.join(ALGORITHMS)}.", rich_help_panel=DATA)
     ] = "",
     data: Annotated[
-        list[Path] | None, typer.Option(help="JSON lines; may be repeated.", rich_help_panel=DATA)
+        list[Path] | None, typer.Option(help="JSON lines. Repeatable.", rich_help_panel=DATA)
     ] = None,
     eval: Annotated[
         list[Path] | None,

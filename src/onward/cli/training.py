@@ -46,6 +46,9 @@ def start(
 
     onward training start -f config.json
 
+    A small file: {"algorithm": "reinforce", "base_model": "smollm2", "hyperparameters": {},
+    "dataset": {"source": "clickhouse", "sample_size": 500}}.
+
     A control job has 'environment' at the top level, a job of a rubric writer has kind 'rubrics':
     docs/training-service.md.
     """

@@ -76,9 +76,7 @@ def list_(
 
 @trajectories_app.command()
 def show(
-    trajectory_id: Annotated[
-        str, typer.Argument(metavar="ID", help="Its id, or a beginning that no other has.")
-    ],
+    trajectory_id: Annotated[str, typer.Argument(metavar="ID", help="Its id, or a unique prefix.")],
     file: ConfigFile = None,
     data_dir: DataDir = None,
     as_json: AsJson = False,

@@ -23,7 +23,7 @@ def import_(
     paths: Annotated[list[Path], typer.Argument(metavar="PATH...", help="Chat files, or folders of them.")],
     format: Annotated[str, typer.Option(help="agent-zero: chat.json of any version.")] = "agent-zero",
     nats: Annotated[
-        str | None, typer.Option(help="NATS server with a login; not given: that of the data folder.")
+        str | None, typer.Option(help="NATS server with a login. Default: that of the data folder.")
     ] = None,
     agent_id: Annotated[str, typer.Option(help="First part of the main agent's id.")] = "agent-zero",
     file: ConfigFile = None,

@@ -35,7 +35,7 @@ def validate_model(
     model: Annotated[str, typer.Argument(help="Id of a stored model, as 'onward models list' shows it.")],
     suite: Annotated[
         list[str] | None,
-        typer.Option(help="Suite; may be given several times. Default: validation.suites."),
+        typer.Option(help="Suite. Repeatable. Default: validation.suites."),
     ] = None,
     against: Annotated[
         str | None, typer.Option(help="Model to compare with. Default: the current one.")
@@ -52,12 +52,13 @@ def validate_model(
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare a model with the current one on the same items. Needs the running loop; it gets no traffic.
+    """Compare a stored model with the current one on the same items, without any traffic.
 
     onward validate agent-zero-rl-v2 --suite recorded:agent=helpdesk,days=30
     onward validate agent-zero-rl-v2 --suite desk --suite env:maze --html report.html
 
-    Exit code 1: it failed. The result is stored below validations/ of the data folder.
+    Needs a running service. Exit code 1: it failed. The result is stored below validations/ of the data
+    folder.
     """
     settings = load_settings(file, data_dir)
     rules = Rules.from_settings(settings)

@@ -102,8 +102,9 @@ class RewardSettings(Section):
     def _sum_to_one(self) -> RewardSettings:
         total = math.fsum(self.weights().values())
         if abs(total - 1.0) > 1e-6:
+            each = ", ".join(f"{name} {weight:g}" for name, weight in self.weights().items() if weight)
             raise ValueError(
-                f"the reward weights sum to {total:g}: they must sum to 1 (0.40, 0.20, 0.15, 0.25 by default)"
+                f"the weights sum to {total:g} ({each}): they must sum to 1, so change others too"
             )
         return self
 

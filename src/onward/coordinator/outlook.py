@@ -34,7 +34,7 @@ async def outlook(bus: Bus, settings: Settings, clock: Clock) -> dict[str, Any]:
         "sentences": [
             _schedule_sentence(training.schedule, next_run, is_late, left_out),
             *([] if watch is None else [f"Degradation: {_state(watch, settings)}"]),
-            *([] if cooldown is None else [f"No job by itself now: {cooldown}."]),
+            *([] if cooldown is None else [f"No job starts by itself now: {cooldown}."]),
         ],
     }
 

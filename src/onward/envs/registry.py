@@ -5,10 +5,10 @@ Environments are loaded on demand, so that listing names costs nothing.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterable
 from typing import Any
 
+from onward import own_code
 from onward.envs.environment import Environment
 from onward.errors import ConfigError, NotFoundError
 
@@ -39,13 +39,13 @@ def find(name: str) -> Environment:
 def load(place: str, what: str, known: Iterable[str]) -> Any:
     """Returns the object at ``package.module:object``. Raises NotFoundError, with ``what`` it should be and
     the ``known`` names."""
-    module_name, _, attribute = place.partition(":")
-    if not module_name or not attribute:
+    module, _, attribute = place.partition(":")
+    if not module or not attribute:
         raise NotFoundError(
             f"There is no {what} {place[:60]!r}: choose one of {', '.join(known)}, "
             f"or give your own as package.module:object."
         )
     try:
-        return getattr(importlib.import_module(module_name), attribute)
-    except (ImportError, AttributeError) as error:
-        raise NotFoundError(f"The {what} {place!r} cannot be loaded ({error}).") from None
+        return own_code.load(place)
+    except ConfigError as error:
+        raise NotFoundError(f"The {what} {place!r} cannot be loaded. {error}") from error

@@ -23,6 +23,8 @@ class Address:
     key: str | None = field(default=None, repr=False)
     setting: str = ""
     """Name of the setting that gave the address, for messages; empty for the loop of a data folder."""
+    key_setting: str = ""
+    """Name of the setting or variable that gave, or should give, the key."""
 
     async def call(
         self,
@@ -56,6 +58,8 @@ class Address:
             return found
         said = found.get("error") if isinstance(found, dict) else None
         message = said.get("message") if isinstance(said, dict) else None
+        if message and answer.status_code in (401, 403) and self.key_setting:
+            message = f"{shown} refused the key of {self.key_setting}: {message}"
         kind = _KINDS.get(answer.status_code, OnwardError)
         raise kind(
             message or f"{shown} answered with status {answer.status_code}: is it a service of Onward?"

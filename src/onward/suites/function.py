@@ -9,21 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import importlib
 import inspect
 import math
-import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, cast
 
+from onward import own_code
 from onward.errors import ConfigError, NotFoundError, OnwardError
 from onward.suites.finding import Sources
 from onward.suites.suite import Endpoint, ItemResult, OnItem, Suite
 
 FAULTS = ("policy", "judge")
-TOLD = 200
-"""Characters of an exception's text that are shown."""
 
 
 class FunctionSuite:
@@ -53,7 +50,9 @@ class FunctionSuite:
         except OnwardError:
             raise
         except Exception as error:  # a defect in the user's code: one sentence with its place
-            raise ConfigError(_raised(self.name, error)) from error
+            raise ConfigError(
+                f"{self.name} raised {own_code.sentence(error)}: correct the function."
+            ) from error
         if not isinstance(found, list):
             raise ConfigError(
                 f"{self.name} returned {type(found).__name__}: return a list with one result per item."
@@ -78,14 +77,6 @@ class FunctionSuite:
         return found
 
 
-def _raised(name: str, error: Exception) -> str:
-    where = traceback.extract_tb(error.__traceback__)[-1]
-    words = "".join(traceback.format_exception_only(error)).strip().splitlines()[-1][:TOLD]
-    return (
-        f"{name} raised {words.rstrip('.')} (line {where.lineno} of {where.filename}): correct the function."
-    )
-
-
 def _in_range(score: Any) -> bool:
     if score is None:
         return True
@@ -95,15 +86,10 @@ def _in_range(score: Any) -> bool:
 async def make(name: str, sources: Sources) -> Suite:
     """Makes the suite ``module:name``. Raises NotFoundError if it cannot be loaded, ConfigError if it is
     no suite and no function."""
-    module, _, attribute = name.partition(":")
     try:
-        found = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise NotFoundError(
-            f"The suite {name!r} cannot be loaded ({error}): expected one of the shipped names, or "
-            f"package.module:function of a package that is installed here. For a file mine.py in "
-            f"this folder, write mine:function and set PYTHONPATH=."
-        ) from None
+        found = own_code.load(name)
+    except ConfigError as error:
+        raise NotFoundError(f"There is no suite {name!r} among the shipped ones. {error}") from error
     if not isinstance(found, type) and hasattr(found, "run"):
         return cast(Suite, found)
     if not callable(found):

@@ -1,4 +1,4 @@
-"""Structured logs on standard error: one event name, then facts. JSON unless it is a terminal.
+"""Structured logs on standard error: one event name, then facts. A line to read on a terminal, else JSON.
 
 Libraries log through ``logging`` and appear in the same form. Without ``setup``, as in an agent that embeds
 the recorder, a line goes to the ``logging`` of that program, as ``onward.<name>``, and structlog is not even
@@ -11,12 +11,16 @@ and an address loses its login and its query.
 from __future__ import annotations
 
 import logging
+import os
 import sys
+from collections.abc import MutableMapping
 from functools import partialmethod
 from typing import Any
 
 from onward.errors import ConfigError, hide_login
 
+PART = 11
+"""Columns of a part's name: that of the longest role."""
 LEVELS = ("debug", "info", "warning", "error", "critical")
 
 
@@ -38,10 +42,7 @@ def setup(level: str = "info", *, json: bool | None = None) -> None:
     renderer: Any = (
         structlog.processors.JSONRenderer()
         if as_json
-        else structlog.dev.ConsoleRenderer(
-            colors=sys.stderr.isatty(),
-            exception_formatter=structlog.dev.plain_traceback,  # the default one prints local variables
-        )
+        else Lines(colours=sys.stderr.isatty() and not os.environ.get("NO_COLOR"))
     )
     structlog.configure(
         processors=[
@@ -54,16 +55,46 @@ def setup(level: str = "info", *, json: bool | None = None) -> None:
         cache_logger_on_first_use=True,
     )
     handler = logging.StreamHandler(sys.stderr)
-    final: list[Any] = [structlog.stdlib.ProcessorFormatter.remove_processors_meta]
-    if as_json:
-        final.append(structlog.processors.format_exc_info)
-    final += [renderer, lambda _, __, line: hide_login(line)]  # also in an exception of a library
+    final: list[Any] = [
+        structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+        structlog.processors.format_exc_info,  # prints no local variables
+        renderer,
+        lambda _, __, line: hide_login(line),  # also in an exception of a library
+    ]
     handler.setFormatter(structlog.stdlib.ProcessorFormatter(foreign_pre_chain=shared, processors=final))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(number)
     for noisy in ("httpx", "httpcore", "uvicorn.access"):
         logging.getLogger(noisy).setLevel(max(number, logging.WARNING))
+
+
+class Lines:
+    """Writes an event as one line for a person: time (UTC), part, event, facts, as in ``00:15:44  gateway
+    serves: url http://127.0.0.1:3000``. Only a level from warning on is named."""
+
+    def __init__(self, *, colours: bool = False) -> None:
+        self._colours = colours
+
+    def __call__(self, _: Any, __: str, event: MutableMapping[str, Any]) -> str:
+        facts = dict(event)
+        time, part = str(facts.pop("timestamp", ""))[11:19], str(facts.pop("logger", ""))
+        level, what = str(facts.pop("level", "info")), _words(facts.pop("event", ""))
+        trace = facts.pop("exception", "")
+        if what == "alert":  # its sentence is what counts
+            what = f"{_words(facts.pop('message', ''))} ({_words(facts.pop('kind', 'alert'))})"
+            facts.pop("severity", None)
+        shown = ", ".join(f"{name} {_words(value)}" for name, value in facts.items() if value is not None)
+        loud = "" if level in ("info", "debug") else f"{level.upper()}: "
+        line = f"{time}  {part:<{PART}}  {loud}{what}{': ' if shown else ''}{shown}"
+        if self._colours and loud:
+            line = f"\x1b[{33 if level == 'warning' else 31}m{line}\x1b[0m"
+        return f"{line}\n{trace}" if trace else line
+
+
+def _words(value: Any) -> str:
+    text = value if isinstance(value, str) else repr(value)
+    return text if text.isprintable() else repr(text)
 
 
 class Logger:

@@ -245,7 +245,8 @@ def test_a_closed_folder_is_one_sentence(
         (("train", "--set", "group_sise=3"), "did you mean group_size?"),
         (("train", "--set", "group_size"), "give NAME=VALUE"),
         (("train", "--set", "group_size=two"), "give a whole number"),
-        (("train", "--set", "warm_start.step=3"), "did you mean steps?"),
+        (("train", "--set", "warm_start.step=3"), "did you mean warm_start.steps?"),
+        (("train", "--set", "warm_start=3"), "give one of its settings, such as warm_start.demonstrations,"),
         (("train", "--algorithm", "ppo"), "needs a critic"),
     ],
 )

@@ -12,7 +12,9 @@ from onward.clock import ManualClock
 from onward.config import RewardSettings, load
 from onward.contracts import Reward
 from onward.errors import ConfigError
-from onward.reward import State, Unscored, components_of, score
+from onward.reward import ScoringContext, State, Unscored, components_of, score
+from onward.reward.measures.baselines import Baselines
+from onward.reward.measures.judgement import judge
 
 MODULE = """
 from onward.reward import NotApplicable, Scored
@@ -104,10 +106,13 @@ def test_a_class_an_object_a_maker_or_a_function(module, source, value):
 @pytest.mark.parametrize(
     "source, message",
     [
-        ("own_rewards", "expected 'module:function'"),
-        (":x", "expected 'module:function'"),
-        ("own_rewards:nobody", r"cannot be imported from 'own_rewards:nobody' \(AttributeError\)"),
-        ("no_such_module:x", r"cannot be imported from 'no_such_module:x' \(ModuleNotFoundError\)"),
+        ("own_rewards", "names no object: give module:name"),
+        (":x", "names no object: give module:name"),
+        ("own_rewards:nobody", r"'own_rewards' \(.*own_rewards.py\) has no 'nobody'"),
+        (
+            "no_such_module:x",
+            "needs the module 'no_such_module', which is neither in .* nor installed.* PYTHONPATH",
+        ),
         ("own_rewards:word", "cannot score: expected score"),
         ("own_rewards:one", "cannot score: expected score"),
         ("own_rewards:Needs", r"cannot be made \(TypeError\)"),
@@ -187,3 +192,34 @@ def test_all_weights_together_sum_to_one():
         load(environ={}, overrides={"reward": {"custom": {"polite": {"weight": 0.2}}}})
     with pytest.raises(ConfigError, match=r"Unknown setting 'reward.custom.polite.wieght'.*source, weight"):
         load(environ={}, overrides={"reward": {"custom": {"polite": {"weight": 0, "wieght": 0.2}}}})
+
+
+def test_a_fault_is_logged_once_and_without_the_text_of_the_error(module, caplog):
+    (component,) = [one for one in components_of(settings("own_rewards:breaks")) if one.name == "polite"]
+    context = ScoringContext(judge(trajectory()), Baselines())
+    with caplog.at_level("ERROR"):
+        for _ in range(5):
+            component.score(trajectory(), context)
+    lines = [record.getMessage() for record in caplog.records if "stay unscored" in record.getMessage()]
+    assert len(lines) == 1
+    assert "KeyError (own_rewards.py, line " in lines[0] and "a secret detail" not in lines[0]
+
+
+def test_an_unknown_source_is_named_with_those_that_are_known(module):
+    (module / "own_rewards.py").write_text(
+        "from onward.reward import Scored\ndef f(t, c): return Scored(1.0, 1.0, 'x')\n"
+    )
+    sys.modules.pop("own_rewards", None)
+    with pytest.raises(
+        ConfigError, match=r"gave the source '1\.0', which is none of automated, human, linter"
+    ):
+        components_of(settings("own_rewards:f"))
+
+
+def test_weights_that_do_not_sum_to_one_are_all_named():
+    with pytest.raises(ConfigError) as caught:
+        load(overrides={"reward": {"custom": {"short": {"source": "x:y", "weight": 0.2}}}})
+    assert (
+        "the weights sum to 1.2 (task_completion 0.4, efficiency 0.2, code_quality 0.15, user_feedback 0.25, "
+        "short 0.2): they must sum to 1, so change others too" in str(caught.value)
+    )

@@ -1,5 +1,7 @@
+import io
 import json
 import logging
+import sys
 
 import pytest
 
@@ -99,6 +101,48 @@ def test_logs_are_one_json_object_a_line(capsys):
         ("reconnect", "warning", "nats"),
     ]
     assert lines[0]["rows"] == 12
+
+
+def test_a_line_for_a_person_has_time_part_event_and_facts():
+    event = {
+        "timestamp": "2026-12-01T00:15:44.967624Z",
+        "logger": "api",
+        "level": "info",
+        "event": "api serves",
+    }
+    assert logs.Lines()(None, "info", {**event, "url": "http://h:1", "why": None}) == (
+        "00:15:44  api          api serves: url http://h:1"
+    )
+    assert logs.Lines()(None, "error", {**event, "level": "error", "exception": "Traceback …"}) == (
+        "00:15:44  api          ERROR: api serves\nTraceback …"
+    )
+
+
+def test_a_line_for_a_person_shows_the_sentence_of_an_alert_and_obeys_no_control_character():
+    event = {"timestamp": "2026-12-01T00:15:44Z", "logger": "alerts", "level": "warning", "event": "alert"}
+    line = logs.Lines(colours=True)(
+        None,
+        "warning",
+        {**event, "kind": "disk", "message": "The disk fills.", "severity": "warning", "at": "\x1b[2J"},
+    )
+    assert line == "\x1b[33m00:15:44  alerts       WARNING: The disk fills. (disk): at '\\x1b[2J'\x1b[0m"
+
+
+def test_a_terminal_gets_lines_and_a_pipe_gets_json(monkeypatch):
+    root = logging.getLogger()
+    before, level = root.handlers[:], root.level
+    written = {}
+    try:
+        for terminal in (True, False):
+            monkeypatch.setattr(sys, "stderr", stream := io.StringIO())
+            stream.isatty = lambda terminal=terminal: terminal
+            logs.setup("info")
+            logs.get("collector").info("stored", rows=12)
+            written[terminal] = stream.getvalue()
+    finally:
+        root.handlers[:], root.level = before, level
+    assert written[True].rstrip().endswith("collector    stored: rows 12")
+    assert json.loads(written[False])["rows"] == 12
 
 
 def test_an_unknown_level_is_one_sentence():

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import os
 import re
-import sys
 import traceback
 from collections.abc import Sequence
 from dataclasses import replace
@@ -19,6 +17,7 @@ from typing import Any
 
 from numpy.typing import ArrayLike
 
+from onward import own_code
 from onward.control.core.contract import Environments, EnvSpec
 from onward.control.core.spaces import action_spec, layout_of
 from onward.control.environments import slips
@@ -187,9 +186,7 @@ def _own(gymnasium: Any, env_id: str) -> Any:
             f"{module!r} is a path: go to its folder and give the name of the module, "
             f"{Path(module).name.removesuffix('.py')}:{name}."
         )
-    here = os.getcwd()
-    if here not in sys.path and "" not in sys.path:
-        sys.path.append(here)  # at the end: no file in it hides a module of Python
+    here = own_code.search_here()
     try:
         imported = importlib.import_module(module)
     except Exception as error:

@@ -7,18 +7,18 @@ answer at run time makes a trajectory unscored, never zero, and stops nothing.
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import math
 from collections.abc import Callable
 from importlib import metadata
-from typing import Any
+from typing import Any, get_args
 
+from onward import own_code
 from onward.config import CustomComponent
 from onward.contracts import Trajectory, canonical_json, validate
 from onward.contracts.examples import TRAJECTORY
 from onward.errors import ConfigError, ContractError
-from onward.reward.components.base import NotApplicable, Score, Scored, ScoringContext, Unscored
+from onward.reward.components.base import NotApplicable, Score, Scored, ScoringContext, Source, Unscored
 from onward.reward.measures.baselines import Baselines
 from onward.reward.measures.judgement import judge
 from onward.telemetry import logs
@@ -28,6 +28,8 @@ GROUP = "onward.reward_components"
 BROKEN = "component_error"
 MAX_FACTS = 64 << 10
 """Maximum bytes of reasoning and raw data, since they travel in every message."""
+MAX_REPORTED = 100
+_SOURCES: tuple[str, ...] = get_args(Source)
 _log = logs.get("rewarder")
 
 
@@ -37,15 +39,24 @@ class GuardedComponent:
     def __init__(self, name: str, score: Callable[[Trajectory, ScoringContext], Any]) -> None:
         self.name = name
         self._score = score
+        self._reported: set[str] = set()
+        """Sentences of the log: one fault is reported once, however many trajectories meet it."""
 
     def score(self, trajectory: Trajectory, context: ScoringContext) -> Score:
         try:
             answer = self._score(trajectory, context)
         except Exception as error:  # user code may raise anything
-            _log.exception("a component broke", component=self.name)
-            return Unscored(BROKEN, type(error).__name__)
+            return self._broken(type(error).__name__, own_code.sentence(error, text=False))
         fault = _fault(answer)
-        return Unscored(BROKEN, fault) if fault else answer
+        return self._broken(fault, f"gave {fault}: {_EXPECTED}") if fault else answer
+
+    def _broken(self, fault: str, sentence: str) -> Unscored:
+        if sentence not in self._reported and len(self._reported) < MAX_REPORTED:
+            self._reported.add(sentence)
+            _log.error(
+                "a component broke, its trajectories stay unscored", component=self.name, error=sentence
+            )
+        return Unscored(BROKEN, fault)
 
 
 def load(name: str, custom: CustomComponent) -> GuardedComponent:
@@ -60,7 +71,7 @@ def load(name: str, custom: CustomComponent) -> GuardedComponent:
     try:
         answer = score(example, ScoringContext(judge(example), Baselines()))
     except Exception as error:
-        _log.warning("a component broke on the example", component=name, error=type(error).__name__)
+        _log.warning("a component broke on the example", component=name, error=own_code.sentence(error))
     else:
         fault = _fault(answer)
         if fault:
@@ -87,19 +98,10 @@ def _find(name: str, source: str) -> tuple[Any, str]:
                 f"Reward component {name!r} is offered more than once ({values}): give a source."
             )
         source = entries[0].value
-    module_name, colon, attribute = source.partition(":")
-    if not colon or not module_name or not attribute:
-        raise ConfigError(f"Reward component {name!r} has source {source!r}: expected 'module:function'.")
     try:
-        found: Any = importlib.import_module(module_name)
-        for part in attribute.split("."):
-            found = getattr(found, part)
-    except Exception as error:  # importing runs the user's code
-        raise ConfigError(
-            f"Reward component {name!r} cannot be imported from {source!r} ({type(error).__name__}): check "
-            "that the module is installed and the name is in it."
-        ) from error
-    return found, source
+        return own_code.load(source), source
+    except ConfigError as error:
+        raise ConfigError(f"Reward component {name!r}: {error}") from error
 
 
 def _scorer(name: str, found: Any, where: str) -> Callable[[Trajectory, ScoringContext], Any]:
@@ -138,8 +140,8 @@ def _fault(answer: Any) -> str:
     number = isinstance(answer.score, (int, float)) and not isinstance(answer.score, bool)
     if not number or not math.isfinite(answer.score) or not 0.0 <= answer.score <= 1.0:
         return "a score that is not a finite number from 0 to 1"
-    if answer.source not in ("automated", "human", "linter", "test_results", "benchmark"):
-        return "an unknown source"
+    if answer.source not in _SOURCES:
+        return f"the source {str(answer.source)[:40]!r}, which is none of {', '.join(_SOURCES)}"
     if not isinstance(answer.evidence, (int, float)) or not 0.0 <= answer.evidence <= 1.0:
         return "an evidence that is not from 0 to 1"
     try:

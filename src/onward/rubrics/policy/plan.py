@@ -174,9 +174,12 @@ _WORDS = {
 
 def _made(default: Any, values: Any, name: str) -> Any:
     """Returns the dataclass of ``default`` with ``values``, each of the type that its default has."""
-    if not isinstance(values, dict):
-        raise ConfigError(f"The setting {name} of a rubrics run is {values!r}: give an object of settings.")
     known = [one.name for one in fields(default)]
+    if not isinstance(values, dict):
+        raise ConfigError(
+            f"The setting {name} of a rubrics run is {values!r}: give one of its settings, such as "
+            f"{name}.{known[0]}, or an object of them."
+        )
     made = {}
     for key, value in values.items():
         whole = f"{name}.{key}" if name else key
