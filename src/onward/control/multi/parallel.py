@@ -71,8 +71,8 @@ class AgentInputs:
         for agent, spec in zip(self.agents, specs, strict=True):
             if spec != specs[0]:
                 raise ControlError(
-                    f"The agents {self.agents[0]!r} and {agent!r} have different action spaces: one policy is "
-                    f"shared by all, so give them the same one (fill up with actions that do nothing)."
+                    f"The agents {self.agents[0]!r} and {agent!r} have different action spaces: one policy "
+                    f"is shared by all, so give them the same one (fill up with actions that do nothing)."
                 )
         self.actions = specs[0]
         self.observed = max(layout.width for layout in layouts)
@@ -89,8 +89,6 @@ class AgentInputs:
 
 class TeamSlots(Environments):
     """N copies of an environment of A agents: N · A slots, in the order of copies, then of agents."""
-
-    spec: TeamSpec
 
     def __init__(self, make: Make, copies: int, name: str = "team", max_steps: int | None = None) -> None:
         """``max_steps``: steps after which an episode is cut. Raises ControlError for what is no environment
@@ -113,10 +111,11 @@ class TeamSlots(Environments):
         self._has_state = callable(getattr(self.envs[0], "state", None)) and self._try_state()
         state = len(self._state(0)) if self._has_state else self.each * self.inputs.observed
         self._state_width = state
-        self.spec = TeamSpec(
+        self.team = TeamSpec(
             name, numbers(self.inputs.width + state), self.inputs.actions, max_steps=max_steps,
             own=self.inputs.width, agents=self.inputs.agents,
         )  # fmt: skip
+        self.spec = self.team
 
     def reset(self, seed: int) -> tuple[Obs, Flags | None]:
         """Implements ``Environments``."""

@@ -123,7 +123,7 @@ def evaluate_team(
     shared = policy if isinstance(policy, Policy) else Policy.load(policy)
     envs = TeamSlots(make, EVALUATED_COPIES, max_steps=max_steps)
     try:
-        actor = _Own(shared, envs.spec.own)
+        actor = _Own(shared, envs.team.own)
         rule = None if threshold is None else AtLeast(threshold)
         return play(actor, envs, max(episodes, envs.num), seed, rule=rule, stopped=stopped)
     finally:

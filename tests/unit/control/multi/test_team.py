@@ -17,13 +17,20 @@ from onward.control.multi.parallel import TeamSlots
 from onward.control.multi.team import Team, evaluate_team, train_team
 from onward.errors import ControlError
 
-SMALL = {"num_envs": 8, "n_steps": 32, "batch_size": 128, "hidden": (32,), "learning_rate": 3e-3, "gamma": 0.9}
+SMALL = {
+    "num_envs": 8,
+    "n_steps": 32,
+    "batch_size": 128,
+    "hidden": (32,),
+    "learning_rate": 3e-3,
+    "gamma": 0.9,
+}
 
 
 def test_a_slot_has_its_own_numbers_its_number_and_the_state():
     envs = TeamSlots(BothRight, 3)
     obs, mask = envs.reset(7)
-    assert obs.shape == (6, 1 + 2 + 2) and mask is None and envs.spec.own == 3
+    assert obs.shape == (6, 1 + 2 + 2) and mask is None and envs.team.own == 3
     for copy in range(3):
         first, second = obs[2 * copy], obs[2 * copy + 1]
         assert first[1:3].tolist() == [1, 0] and second[1:3].tolist() == [0, 1]
@@ -48,7 +55,7 @@ def test_the_policy_sees_nothing_but_its_own_part_and_the_critic_sees_all():
     learner = CentralPPO(envs.spec, envs.num, PPOConfig(hidden=(8,), num_envs=2), Seeds(0))
     obs, _ = envs.reset(0)
     other = obs.copy()
-    other[:, envs.spec.own :] += 1.0  # the state alone is different
+    other[:, envs.team.own :] += 1.0  # the state alone is different
     assert np.array_equal(learner.net.outputs(obs), learner.net.outputs(other))
     assert not np.allclose(learner.net.values(obs), learner.net.values(other))
     outputs, values = learner.net(torch.from_numpy(obs))
