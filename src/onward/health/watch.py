@@ -186,7 +186,7 @@ class Watch:
             self._away_told = True
             await self._ctx.alerts.raise_(
                 "nats_away",
-                f"NATS has been away for more than {NATS_AWAY_SECONDS / 60:.0f} minutes, and the work of agents "
+                f"NATS has been away for more than {NATS_AWAY_SECONDS / 60:.0f} minutes, and agents' work "
                 f"waits in their outboxes: look at the server and at nats.url.",
                 "critical",
             )

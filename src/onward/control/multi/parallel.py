@@ -59,7 +59,7 @@ def numbers(width: int) -> Layout:
 
 
 class AgentInputs:
-    """What each agent's policy sees: its own observation, padded with zeros to the widest one, and its number
+    """Inputs of each agent's policy: its own observation, padded with zeros to the widest one, and its number
     one-hot. Raises ControlError for spaces that cannot be shared by one policy."""
 
     def __init__(self, env: Any) -> None:
@@ -80,7 +80,7 @@ class AgentInputs:
         self._flatteners = [ObsFlattener(layout) for layout in layouts]
 
     def write(self, agent: int, raw: Any, out: NDArray[np.float32]) -> None:
-        """Writes what agent number ``agent`` sees into ``out`` (width,), which is zeros before."""
+        """Writes the inputs of agent number ``agent`` into ``out`` (width,), which is zeros before."""
         flat = self._flatteners[agent].single(raw)
         assert not isinstance(flat, dict)
         out[: flat.shape[-1]] = flat.reshape(-1)

@@ -222,7 +222,7 @@ def competitive_self_play(
         place = root / name
         train(
             _Arena(make, opponents), "ppo" if start is None else None, timesteps=timesteps, folder=place,
-            seed=branch.integer(name), settings=settings if start is None else None, start=start,
+            eval_every=timesteps, seed=branch.integer(name), settings=settings if start is None else None, start=start,
         )  # fmt: skip
         return place
 
