@@ -222,7 +222,8 @@ def competitive_self_play(
         place = root / name
         train(
             _Arena(make, opponents), "ppo" if start is None else None, timesteps=timesteps, folder=place,
-            eval_every=timesteps, seed=branch.integer(name), settings=settings if start is None else None, start=start,
+            eval_every=timesteps, seed=branch.integer(name), start=start,
+            settings=settings if start is None else None,
         )  # fmt: skip
         return place
 
