@@ -104,6 +104,17 @@ async def test_the_daily_summary_is_sent_once_at_eight_also_after_a_restart(worl
     assert [one["kind"] for one in await world.messages()] == ["daily_summary"]
 
 
+async def test_a_summary_without_a_model_that_serves_names_no_performance(world: World) -> None:
+    await Reporter(world.ctx).look()
+    world.later(minutes=2)
+    await Reporter(world.ctx).look()
+    (sent,) = await world.messages()
+    assert sent["message"].split("\n")[4:6] == [
+        "- Current model: none",
+        "- Model performance: no reward in the last 24h",
+    ]
+
+
 async def test_a_completed_job_is_reported_once_its_validation_is_decided(world: World) -> None:
     await world.job("old")
     reporter = Reporter(world.ctx)

@@ -161,7 +161,7 @@ class Reporter:
             failed=sum(job.state == "failed" for job in ended),
             model=policy.model_id if policy else None,
             deployed=_deployed(releases, policy.model_id) if policy else None,
-            model_mean=found["current_mean"],
+            model_mean=found["current_mean"] if policy else None,
             baseline=watch.baseline if watch is not None else None,
             issues=tuple(issues),
             recommendations=tuple(dict.fromkeys(advice)),
