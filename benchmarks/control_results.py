@@ -114,7 +114,7 @@ TARGETS = (
 # Cells: one seed each.
 
 
-NEWER = ("eval_share", "start", "env_processes")
+NEWER = ("eval_share", "start", "env_processes", "until_success", "solve_episodes", "stage")
 """Fields of a run that came after the first cells, which were trained as these fields are set here."""
 
 

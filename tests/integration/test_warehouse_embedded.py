@@ -318,3 +318,23 @@ async def test_a_path_too_long_for_a_socket_uses_loopback(tmp_path: Path):
             assert (await http.post("/", content=b"SELECT 1")).status_code == 401
     finally:
         await embedded.stop()
+
+
+async def test_figures_of_a_daily_summary_count_the_last_day_and_one_policy_apart(embedded):
+    client, late = embedded.client, datetime(2031, 5, 2, 8, tzinfo=UTC)
+    before = late - timedelta(hours=25)
+    empty = await queries.summary_figures(client, late, "m-day")
+    assert (empty["rewarded"], empty["mean"], empty["current_mean"]) == (0, None, None)
+    rows = [
+        reward(f"day-{n}", 9000 + n, raw, ts=late, model_digest=digest)
+        for n, (raw, digest) in enumerate([(0.2, "m-day"), (0.6, "m-day"), (1.0, "other")])
+    ]
+    await client.insert(
+        "trajectories",
+        [trajectory("day-0", 9000, ingested_at=late), trajectory("day-9", 9009, ingested_at=before)],
+    )
+    await client.insert("rewards", [*rows, reward("day-9", 9009, 0.0, ts=before, model_digest="m-day")])
+    found = await queries.summary_figures(client, late - timedelta(hours=24), "m-day")
+    assert (found["trajectories"], found["rewarded"], found["of_current"]) == (1, 3, 2)
+    assert found["mean"] == pytest.approx(0.6) and found["current_mean"] == pytest.approx(0.4)
+    assert found["deviation"] == pytest.approx((0.32 / 3) ** 0.5)  # population: (0.16 + 0 + 0.16) / 3

@@ -30,6 +30,7 @@ from onward.contracts.buckets import (
     ReleaseCommand,
     ReleasedWriter,
     ReleaseEntry,
+    ReportMark,
     RescoreProgress,
     RescoreRequest,
     RewarderState,
@@ -65,6 +66,7 @@ STORED: dict[type[Document], str] = {
     LastRequest: '{"job_id": "j1", "model_digest": null, "phase": "published", '
     '"published_at": "2026-01-05T09:00:00.000Z", "request": "{\\"priority\\":\\"low\\"}", "snapshot": 600}',
     ScheduleMark: '{"expression": "0 2 * * *", "since": "2026-01-05T02:00:00.000Z", "left_out": "3 of 64"}',
+    ReportMark: '{"since": "2026-01-05T08:00:00.000Z", "jobs": ["j1"]}',
     PolicyWatch: '{"watch_id": "w1", "model_digest": "d1", "model_id": "agent-zero-rl-v1", "sequence": 700, '
     '"total": 114.0, "collected": 190, "baseline": 0.6, "frozen_at": "2026-01-05T09:00:00.000Z", '
     '"sessions": 2, "logs": [-0.7, -0.6], "trailing": [0.5, 0.75], "degraded_since": null}',

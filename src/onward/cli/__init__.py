@@ -96,6 +96,7 @@ COMMANDS |= {name: (name,) for name in SUMMARIES if not any(name in names for na
 COMMANDS |= {
     "control_evaluate": ("control",),
     "control_check": ("control",),
+    "control_curriculum": ("control",),
     "models_check": ("models",),
     "trajectories_import": ("trajectories",),
     "rubrics_judge": ("rubrics",),

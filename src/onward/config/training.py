@@ -120,6 +120,8 @@ class TrainingSettings(Section):
     """Number of rewarded trajectories of the current policy, since the last snapshot, that starts a job."""
     schedule: str = "0 2 * * *"
     """Cron expression, UTC, of scheduled jobs, or ``off``. A run that was missed is made once."""
+    summary_schedule: str = "0 8 * * *"
+    """Cron expression, UTC, of the daily summary for the superior agent, or ``off``."""
     min_new: int = Field(64, ge=1)
     """Least number of rewarded trajectories since the last snapshot for a job by the schedule or by
     degradation (``threshold``, if that is lower): the same data is not trained on again."""
@@ -196,7 +198,7 @@ class TrainingSettings(Section):
                 )
         return value
 
-    @field_validator("schedule")
+    @field_validator("schedule", "summary_schedule")
     @classmethod
     def _cron(cls, value: str) -> str:
         if value != OFF and not is_cron(value):

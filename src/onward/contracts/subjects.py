@@ -86,8 +86,8 @@ TOPICS: tuple[Topic, ...] = (
     ),
     Topic(ALERT, None, ("any role",), ("operator",), None, "Something that a person should look at."),
     Topic(
-        REPORT, None, ("coordinator",), ("operator",), None,
-        "Reports of the rl-trainer to its superior agent, each a sentence.",
+        REPORT, None, ("coordinator", "releaser"), ("agent", "operator"), None,
+        "Reports of the rl-trainer to its superior agent: sentences, daily summaries and reports on jobs.",
     ),
     Topic(AUDIT, None, ("any role",), ("operator",), "RL_AUDIT", "Who did what, when and why."),
     Topic(

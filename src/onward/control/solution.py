@@ -83,7 +83,7 @@ def _stages(run: RunConfig, summary: Mapping[str, Any]) -> Iterator[dict[str, An
     """Yields the runs that led here, the last one first: each started from the weights of the one before."""
     for _ in range(_MOST_STAGES):
         yield {
-            "stage": run.env + (f" {json.dumps(run.env_kwargs)}" if run.env_kwargs else ""),
+            "stage": run.stage or run.env + (f" {json.dumps(run.env_kwargs)}" if run.env_kwargs else ""),
             "episodes": summary["episodes"],
             "success_rate": summary["final"]["success"],
         }

@@ -16,16 +16,18 @@ import json
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from onward.bus import Ack, Bucket, Bus, Disposition, Message, consume, read_all, read_document, read_stored
+from onward.bus import Ack, Bucket, Bus, Disposition, Message, consume, read_all, read_stored
 from onward.bus.cancellation import until_cancelled
 from onward.bus.documents import is_learning_paused
 from onward.capture.make_redactor import redactor_of
 from onward.clock import utc_text
 from onward.context import Context
 from onward.contracts import TrainingStatus, decode, encode, subjects
-from onward.contracts.buckets import DesiredRoutes, JobEntry, LastRequest
+from onward.contracts.buckets import JobEntry, LastRequest
 from onward.coordinator import reports, superior, training_request
 from onward.coordinator.open_work import OPEN_JOBS, OpenWork, Waiting, dataset_of
+from onward.coordinator.policy import Policy, current_policy
+from onward.coordinator.reporting import Reporter, send
 from onward.coordinator.schedule import ScheduleKeeper
 from onward.coordinator.triggers import Situation, Train, Wait, decide, leaves_out_run
 from onward.coordinator.watching import PolicyWatcher
@@ -46,7 +48,7 @@ async def run(ctx: Context) -> None:
     """Runs until cancelled; ready while it can decide."""
     coordinator = Coordinator(ctx)
     await ctx.bus.serve(subjects.TRAINER_MESSAGE, coordinator.answer, queue="coordinator")
-    await together(coordinator.watch_jobs(), coordinator.run_decisions())
+    await together(coordinator.watch_jobs(), coordinator.run_decisions(), Reporter(ctx).run())
 
 
 async def rewarded_since_snapshot(bus: Bus, warehouse: Warehouse) -> int:
@@ -57,26 +59,6 @@ async def rewarded_since_snapshot(bus: Bus, warehouse: Warehouse) -> int:
         return 0
     since, _ = await _snapshot((await _last_request(bus))[0], warehouse)
     return await queries.rewarded_count(warehouse, policy.digest or "", since)
-
-
-class Policy(NamedTuple):
-    """The policy that serves as the current one."""
-
-    digest: str | None
-    """None for a bare base model, unless its arm has a ``model_digest``."""
-    model_id: str
-    release_id: str | None
-    """Release under way."""
-
-
-async def current_policy(bus: Bus) -> Policy | None:
-    """Returns the current policy; None if none serves."""
-    desired = await read_document(bus, DesiredRoutes)
-    if desired is None or not desired.arms:
-        return None
-    heaviest = max(desired.arms, key=lambda arm: arm.weight)
-    current = next((arm for arm in desired.arms if arm.arm == "current"), heaviest)
-    return Policy(current.adapter_digest or current.model_digest, current.model_id, desired.release_id)
 
 
 async def _last_request(bus: Bus) -> tuple[LastRequest, int]:
@@ -256,16 +238,9 @@ class Coordinator:
             return record, revision
         samples = dataset_of(job).get("sample_size")
         if isinstance(samples, int) and job.state in OPEN_JOBS:
-            await self._report(reports.job_begins(job.number, record.job_id or "", samples))
+            await send(self.ctx, reports.job_begins(job.number, record.job_id or "", samples))
         record = record.model_copy(update={"reported": True})
         return record, await self._write(record, revision)
-
-    async def _report(self, sentence: str) -> None:
-        """Sends one report. It may be lost, like an alert."""
-        log.info("report", message=sentence)
-        body = {"message": sentence, "timestamp": utc_text(self.ctx.clock.now())}
-        with contextlib.suppress(BusError):
-            await self.ctx.bus.notify(subjects.REPORT, json.dumps(body).encode())
 
     async def answer(self, body: bytes) -> bytes:
         """Answers a message of the superior agent: what was done, in a sentence, or why nothing was."""

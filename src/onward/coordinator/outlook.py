@@ -9,8 +9,8 @@ from onward.clock import Clock, utc_text
 from onward.config import Settings
 from onward.contracts.buckets import LastRequest, PolicyWatch, ScheduleMark
 from onward.coordinator import degradation, schedule, watching
-from onward.coordinator.coordinator import current_policy
 from onward.coordinator.open_work import OpenWork
+from onward.coordinator.policy import current_policy
 
 
 async def outlook(bus: Bus, settings: Settings, clock: Clock) -> dict[str, Any]:

@@ -29,6 +29,8 @@ from onward.telemetry import logs
 _log = logs.get("health")
 WATCH_SECONDS = 5.0
 """Pause between two samples of disk, store and child processes."""
+NATS_AWAY_SECONDS = 300.0
+"""Time without a connection to NATS after which an alert is raised."""
 STREAM_SECONDS = 15.0
 """The same for streams and consumers, which costs a request for each of them."""
 FULL_STREAM = 0.98
@@ -60,6 +62,8 @@ class Watch:
         self._refusing = False
         self._was_full = False
         self._stuck: set[str] = set()
+        self._away_since: float | None = None
+        self._away_told = False
         self._restarts = Backoff(10.0, 600.0)
         self._next_restart = self._next_streams = ctx.clock.monotonic()
         ctx.probes.update(
@@ -73,7 +77,7 @@ class Watch:
     async def run(self) -> None:
         """Samples until cancelled. What cannot be sampled now is left for the next time."""
         for _ in until_cancelled():
-            checks = [self._watch_children, self._watch_disk, self._watch_store]
+            checks = [self._watch_bus, self._watch_children, self._watch_disk, self._watch_store]
             if self._ctx.clock.monotonic() >= self._next_streams:
                 self._next_streams = self._ctx.clock.monotonic() + STREAM_SECONDS
                 checks += [self._watch_streams, self._watch_consumers]
@@ -166,6 +170,26 @@ class Watch:
         return now - before.since > STUCK_SECONDS
 
     # Alerts.
+
+    async def _watch_bus(self) -> None:
+        """Reports a connection to NATS that has been away for five minutes. The alert is in the log and the
+        counter at once; over NATS it can only be resolved."""
+        now = self._ctx.clock.monotonic()
+        if self._ctx.bus.is_connected:
+            if self._away_told:
+                await self._ctx.alerts.resolve("nats_away", "NATS can be reached again.")
+            self._away_since, self._away_told = None, False
+            return
+        if self._away_since is None:
+            self._away_since = now
+        if now - self._away_since > NATS_AWAY_SECONDS and not self._away_told:
+            self._away_told = True
+            await self._ctx.alerts.raise_(
+                "nats_away",
+                f"NATS has been away for more than {NATS_AWAY_SECONDS / 60:.0f} minutes, and agents' work "
+                f"waits in their outboxes: look at the server and at nats.url.",
+                "critical",
+            )
 
     async def _watch_children(self) -> None:
         for name, keeper in list(self._ctx.children.items()):

@@ -14,6 +14,12 @@ REWARD_BUCKETS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 """The published buckets of ``agent_rl_trajectory_reward``."""
 _LENGTH_BUCKETS = (1, 2, 3, 5, 8, 13, 21, 34, 50, 100, 200)
 _SECONDS_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+JOB_STATUSES = ("completed", "failed", "cancelled")
+ESCALATIONS = (
+    "training_failed", "training_keeps_failing", "release_rejected", "rolled_back", "collection_errors",
+    "nats_away", "trainer_unreachable", "policy_degraded", "unscored",
+)  # fmt: skip
+"""Kinds of alerts that rules of Prometheus watch."""
 _JOB_BUCKETS = (10, 30, 60, 300, 900, 3600, 4 * 3600, 12 * 3600, 24 * 3600)
 
 
@@ -120,6 +126,13 @@ class Metrics:
             "What the gateway adds to a call, engine time excluded",
             buckets=_SECONDS_BUCKETS,
         )
+
+        # A counter that begins at 1 has no increase: rules and success rates need the 0 before it.
+        for status in JOB_STATUSES:
+            self.training_jobs.labels(status=status)
+        for kind in ESCALATIONS:
+            self.alerts.labels(kind=kind)
+        self.model_deployments.labels(status="rollback")
 
     def render(self) -> bytes:
         """Returns the text of ``/metrics`` in the Prometheus exposition format."""

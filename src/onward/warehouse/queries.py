@@ -222,6 +222,24 @@ async def trajectories_of_others(
 # --- status, reports, the demonstration ----------------------------------------------------------
 
 
+async def summary_figures(w: Warehouse, since: datetime, model_digest: str) -> Row:
+    """Figures of what came since ``since``: trajectories, unscored, rewarded, mean and deviation (population)
+    of raw totals, of_current and current_mean of one policy's. A mean of nothing is None."""
+    rows = await w.query(
+        "SELECT (SELECT count() FROM trajectories_v WHERE ingested_at >= from_time) AS trajectories, "
+        "(SELECT count() FROM unscored_v WHERE ts >= from_time) AS unscored, "
+        "count() AS rewarded, avgOrNull(raw_total) AS mean, stddevPopOrNull(raw_total) AS deviation, "
+        "countIf(model_digest = {digest:String}) AS of_current, "
+        "avgOrNullIf(raw_total, model_digest = {digest:String}) AS current_mean "
+        "FROM (SELECT raw_total, model_digest FROM rewards_v WHERE ts >= from_time)".replace(
+            "from_time", "parseDateTime64BestEffort({since:String}, 3, 'UTC')"
+        ),
+        since=_moment(since),
+        digest=model_digest,
+    )
+    return rows[0]
+
+
 async def counts(w: Warehouse) -> Row:
     """Totals for a status page: trajectories, rewarded, unscored, outcomes, deployments, status_events,
     newest (ISO text, or None), latest_seq."""

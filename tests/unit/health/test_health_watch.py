@@ -257,3 +257,21 @@ async def test_one_check_that_fails_does_not_end_the_others(
     with pytest.raises(InterruptedError, match=str(int(watch_module.WATCH_SECONDS))):
         await world.watch.run()
     assert world.server.restarts == 1
+
+
+async def test_nats_that_is_away_for_five_minutes_is_one_alert_and_its_return_ends_it(world: World) -> None:
+    async def look(seconds: float) -> None:
+        world.clock._elapsed += seconds
+        await world.watch._watch_bus()
+
+    await look(0)
+    world.ctx.bus.is_connected = False
+    await look(5)
+    await look(300)
+    assert world.told == []
+    await look(1)
+    await look(600)
+    assert world.told == [("nats_away", "critical")]
+    world.ctx.bus.is_connected = True
+    await look(5)
+    assert world.told[1:] == [("nats_away", "resolved")]

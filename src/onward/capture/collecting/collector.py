@@ -22,6 +22,7 @@ from onward.bus.consumer import AWAY, POISON_AFTER
 from onward.bus.deadletter import fits_dead_letter, store_dead_letter
 from onward.capture import claim_check
 from onward.capture.collecting import trajectory_row
+from onward.capture.collecting.failed_share import FailedShare
 from onward.capture.collecting.inspection import (
     ARRIVED,
     REDACTED,
@@ -93,6 +94,7 @@ class Collector:
         self._inspector: Inspector = inspector_of(ctx.settings)
         self._quarantine = Quarantine(ctx.objects, QuarantineKeys.from_settings(ctx.settings), ctx.clock)
         self._late = LateBodies(ctx.clock)
+        self._failed = FailedShare(ctx.alerts)
 
     async def handle(self, messages: list[Message]) -> Sequence[Disposition]:
         """Stores a batch. Raises BusError, WarehouseError or ObjectError if one of them is unavailable: the
@@ -278,6 +280,7 @@ class Collector:
                 await claim_check.delete_body(objects, item.message.headers, keep=clean)
                 await erase(bus, item.message.sequence)
                 crashpoint("collector.erased")
+        await self._failed.follow(item.fate in (Fate.HOLD, Fate.DEAD_LETTER) for item in items)
         held = [item for item in items if item.fate is Fate.HOLD]
         if held:
             await self._ctx.alerts.raise_(

@@ -26,6 +26,7 @@ from onward.contracts.buckets.coordinator import (
     REQUEST_TRANSITIONS,
     LastRequest,
     PolicyWatch,
+    ReportMark,
     RequestPhase,
     ScheduleMark,
 )
@@ -103,6 +104,7 @@ __all__ = [
     "ReleaseCommand",
     "ReleaseEntry",
     "ReleasedWriter",
+    "ReportMark",
     "RequestPhase",
     "RescoreProgress",
     "RescoreRequest",

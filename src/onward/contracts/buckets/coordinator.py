@@ -66,6 +66,16 @@ class ScheduleMark(Document):
     left_out: str | None = optional("Reason why the last run made no job.")
 
 
+class ReportMark(Document):
+    """Reports that were sent: the time from which daily summaries count, and jobs with a report. Without it
+    they count from now on, and jobs that have ended by then get no report."""
+
+    BUCKET, KEY = "rl_coordinator", "reports"
+
+    since: Moment
+    jobs: list[str] = Field(default_factory=list, description="Newest reported jobs, the oldest first.")
+
+
 class PolicyWatch(Document):
     """Frozen baseline of a policy and the state of its test for degradation: ``watch.<id>``. Without it a new
     baseline is collected. An older value never counts: sessions would count twice."""

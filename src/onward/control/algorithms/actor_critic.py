@@ -18,7 +18,7 @@ from torch import Tensor
 from onward.control.core.config import NetworkConfig
 from onward.control.core.contract import EnvSpec, Flags
 from onward.control.core.normalise import RunningNorm
-from onward.control.core.spaces import Obs, take
+from onward.control.core.spaces import Layout, Obs, take
 from onward.control.networks.dists import Gaussian, distribution
 from onward.control.networks.flat import FlatParameters
 from onward.control.networks.in_numpy import NumpyMLP
@@ -44,14 +44,24 @@ class ActorCritic:
         log_std: float = 0.0,
     ) -> None:
         self.spec = spec
-        self.encoder = Encoder(spec.layout, IMAGE_FEATURES, generator)
+        self.layout = self._policy_layout(spec)
+        self.encoder = Encoder(self.layout, IMAGE_FEATURES, generator)
         self.dist = distribution(spec.actions, log_std)
-        shape = (self.encoder.width, *config.hidden)
         options = (config.activation, config.layer_norm)
-        self.policy = MLP((*shape, self.dist.width), *options, gain=0.01, generator=generator)
-        self.value = MLP((*shape, values), *options, gain=1.0, generator=generator)
+        acting = (self.encoder.width, *config.hidden, self.dist.width)
+        judging = (self._value_width(), *config.hidden, values)
+        self.policy = MLP(acting, *options, gain=0.01, generator=generator)
+        self.value = MLP(judging, *options, gain=1.0, generator=generator)
         self.flat = FlatParameters([self.encoder, self.policy, self.dist, self.value])
         self._numpy_policy = NumpyMLP(self.policy.arrays())
+
+    def _policy_layout(self, spec: EnvSpec) -> Layout:
+        """Returns the layout of what the policy sees."""
+        return spec.layout
+
+    def _value_width(self) -> int:
+        """Returns the number of inputs of the value network."""
+        return self.encoder.width
 
     def __call__(self, obs: TensorObs) -> tuple[Tensor, Tensor]:
         """Returns the policy's outputs (B, width) and values (B, heads), for a loss."""
@@ -60,11 +70,11 @@ class ActorCritic:
 
     def values(self, obs: Obs) -> Floats:
         """Returns values (B, heads) for any number of rows, without gradient."""
-        return _in_chunks(lambda rows: self.value(self.encoder(rows)), obs)
+        return in_chunks(lambda rows: self.value(self.encoder(rows)), obs)
 
     def outputs(self, obs: Obs) -> Floats:
         """Returns the policy's outputs (B, width) for any number of rows, without gradient."""
-        return _in_chunks(lambda rows: self.policy(self.encoder(rows)), obs)
+        return in_chunks(lambda rows: self.policy(self.encoder(rows)), obs)
 
     def act(self, obs: Obs, rng: np.random.Generator, mask: Flags | None) -> NDArray[Any]:
         """Samples actions for ``obs`` (N, …), which is already normalised where normalisation is on."""
@@ -85,7 +95,7 @@ class ActorCritic:
         """Returns copies of the parts that act, without the value network."""
         encoder = {name: p.detach().numpy().copy() for name, p in self.encoder.state_dict().items()}
         return PolicyParts(
-            layout=self.spec.layout,
+            layout=self.layout,
             actions=self.spec.actions,
             head="gaussian" if isinstance(self.dist, Gaussian) else "logits",
             layers=[layer.copied() for layer in self.policy.arrays()],
@@ -96,7 +106,7 @@ class ActorCritic:
 
 
 @torch.no_grad()
-def _in_chunks(network: Callable[[TensorObs], Tensor], obs: Obs) -> Floats:
+def in_chunks(network: Callable[[TensorObs], Tensor], obs: Obs) -> Floats:
     count = len(next(iter(obs.values()))) if isinstance(obs, dict) else len(obs)
     if count <= CHUNK:
         return network(to_tensor(obs)).numpy()

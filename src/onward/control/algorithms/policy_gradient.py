@@ -25,6 +25,7 @@ class PolicyGradient(Algorithm):
     first value. ``eps``: Adam's."""
 
     action_kinds: ClassVar[tuple[ActionKind, ...]] = ("discrete", "multi_discrete", "multi_binary", "box")
+    network: ClassVar[type[ActorCritic]] = ActorCritic
 
     def __init__(
         self,
@@ -38,7 +39,7 @@ class PolicyGradient(Algorithm):
         eps: float = 1e-5,
     ) -> None:
         self.spec, self.num = spec, num
-        self.net = ActorCritic(spec, config, seeds.torch_generator("weights"), heads, log_std)
+        self.net = self.network(spec, config, seeds.torch_generator("weights"), heads, log_std)
         self.optimiser = self.net.flat.adam(config.learning_rate, eps=eps)
         self.norm = observation_norm(spec.layout, config)
 

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from onward.control.algorithms.actor_critic import annealed
+from onward.control.algorithms.actor_critic import ActorCritic, annealed
 from onward.control.algorithms.base import take_norm
 from onward.control.algorithms.policy_gradient import PolicyGradient
 from onward.control.core.config import PPOConfig
@@ -54,7 +54,7 @@ class PPO(PolicyGradient):
         super().__init__(spec, num, config, seeds, heads=2 if self._own_head else 1, log_std=config.log_std)
         self.rollout = Rollout(spec.layout, spec.actions, config.n_steps, num)
         self.scale = ReturnScale(num, config.gamma) if config.scale_rewards else None
-        fits = ClippedPolicyLoss.fits(spec, config)
+        fits = self.network is ActorCritic and ClippedPolicyLoss.fits(spec, config)
         self._by_hand = ClippedPolicyLoss(self.net.policy, self.net.value) if fits else None
         self._draws, self._order = seeds.generator("actions"), seeds.generator("minibatches")
         self._mask: Flags | None = None

@@ -54,6 +54,13 @@ class RunConfig:
     """Mean return that counts as solved; none means Gymnasium's."""
     solve_success: Share = 0.0
     """Share of the hundred confirming episodes that must succeed; 0 tests their mean return alone."""
+    until_success: Share = 0.0
+    """Share of a hundred greedy episodes that must succeed for the run to count as solved; 0: the threshold
+    decides."""
+    solve_episodes: Whole = 0
+    """Training episodes before which ``until_success`` is not looked at."""
+    stage: str | None = None
+    """Name of the stage of a curriculum that this run is."""
     stop_when_solved: bool = True
     """Stops at the first confirmed solution."""
     threads: Count = 1

@@ -257,7 +257,9 @@ class Trainer:
         total = self.run.timesteps
         if _crossed(before, now, self.run.steps_between_evaluations) and now < total:
             episodes = self.budget.episodes(self.run.eval_episodes, needed=self.best is None)
-            self._log_row(now, self._evaluate(now, episodes, "evaluate") if episodes else {})
+            row = self._evaluate(now, episodes, "evaluate") if episodes else {}
+            self._log_row(now, row)
+            self._try_success(row)
         elif _crossed(before, now, max(1, total // ROWS)):
             self._log_row(now, {})
         if _crossed(before, now, self.run.steps_between_checkpoints) and now < total:
@@ -277,6 +279,8 @@ class Trainer:
         mean = self.episodes.mean_return()
         if not math.isfinite(mean):
             raise self._not_finite("a return of the environment became " + str(mean))
+        if self.run.until_success:
+            return
         if self.solved or self.threshold is None or not self.episodes.reach(self.threshold):
             return
         if self.episodes.count < self._next_try:
@@ -284,14 +288,29 @@ class Trainer:
         self._confirm()  # whatever time is left: it may end the run
         self._next_try = self.episodes.count + EPISODES_BETWEEN_TRIES
 
+    def _try_success(self, row: Row) -> None:
+        """Compares an evaluation with ``until_success``, and confirms it by a hundred further episodes."""
+        target = self.run.until_success
+        enough = self.episodes.count >= self.run.solve_episodes
+        if self.solved or not target or not enough or row.get("eval_success", 0.0) < target:
+            return
+        step = self.algorithm.steps
+        found = self._evaluate(step, CONFIRM_EPISODES, "confirm", self.episodes.count)
+        self._log_row(step, found)
+        if found.get("eval_success", 0.0) >= target:
+            self._solve(step)
+
+    def _solve(self, step: int) -> None:
+        self.solved = {"episode": self.episodes.count, "step": step, "seconds": self._times.total()}
+        self._tell("solved", **self.solved)
+
     def _confirm(self) -> None:
         assert self.threshold is not None
         step = self.algorithm.steps
         row = self._evaluate(step, CONFIRM_EPISODES, "confirm", self.episodes.count)
         self._log_row(step, row)
         if row["eval_return"] >= self.threshold and row.get("eval_success", 1.0) >= self.run.solve_success:
-            self.solved = {"episode": self.episodes.count, "step": step, "seconds": self._times.total()}
-            self._tell("solved", **self.solved)
+            self._solve(step)
 
     def _evaluate(self, step: int, episodes: int, *seed: str | int) -> Row:
         """Plays greedy episodes on separate seeds. The best policy so far, by success and then by mean

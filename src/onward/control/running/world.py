@@ -36,12 +36,13 @@ class World:
 
 
 def world(run: RunConfig, source: Any = None) -> World:
-    """Returns the real world of a run; ``source``: what makes its environment instead of its id.
+    """Returns the real world of a run; ``source``: what makes its environment instead of its id. Its
+    attribute ``plain``, if there is one, makes the environment of evaluations, without shaping.
 
     Raises ControlError for an unknown algorithm.
     """
     source = run.env if source is None else source
-    evaluate = _Evaluate(run, source)
+    evaluate = _Evaluate(run, getattr(source, "plain", source))
     return World(_Make(run, source), algorithm_class(run.algorithm), evaluate, evaluate.close)
 
 

@@ -30,7 +30,7 @@ LOOK_SECONDS = 60.0
 """Pause between two looks at the gateway; the start of a task causes one, too."""
 CURRENT_PATH = "/admin/models/current/metrics"
 MOST_REPORTS = 100
-LONGEST_REPORT = 500
+LONGEST_REPORT = 2000
 NOTHING: dict[str, Any] = {"id": None, "version": None, "deployed_at": None, "event": None}
 _log = logs.get("agent_zero")
 
