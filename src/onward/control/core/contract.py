@@ -108,6 +108,10 @@ class Environments(ABC):
         """Steps all slots by a policy's actions (see ``ActionSpec``), which are scaled and clipped here."""
 
     @abstractmethod
+    def without_shaping(self) -> None:
+        """Leaves shaping rewards out from here on, for evaluations; only an environment with a method of this
+        name has any."""
+
     def state_dict(self) -> dict[str, Any]:
         """Returns all that ``load_state_dict`` needs to continue bit for bit, as plain data and arrays."""
 

@@ -156,7 +156,7 @@ class TeamSlots(Environments):
                 if terminated[slot] or truncated[slot]:
                     finals.append(rows[at])
                     self.alive[copy, at] = False
-            if over:
+            if over or not self.alive[copy].any():
                 masks.append(self._begin(copy, None))
                 rows = self._rows(copy)
             else:
@@ -229,4 +229,4 @@ class TeamSlots(Environments):
 
 def _plain(action: Any) -> Any:
     """Returns a discrete action as a Python integer, which every environment takes."""
-    return int(action) if np.ndim(action) == 0 else action
+    return int(action) if isinstance(action, np.integer) else action
