@@ -175,8 +175,8 @@ class CurriculumRLTrainer:
         for name in ("stage", "until_success", "solve_episodes", "env_kwargs"):
             if name in wanted and wanted[name] != getattr(run, name):
                 raise ControlError(
-                    f"{folder.path} holds a run with {name} {getattr(run, name)!r}, and stage {stage.name!r} has "
-                    f"{wanted[name]!r}: give another folder for a changed curriculum, or delete this one."
+                    f"{folder.path} holds a run with {name} {getattr(run, name)!r}, and stage "
+                    f"{stage.name!r} has {wanted[name]!r}: give another folder for a changed curriculum, or delete this one."
                 )
         if run.algorithm != self.agent:
             raise ControlError(

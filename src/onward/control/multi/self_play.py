@@ -1,9 +1,9 @@
 """Self-play of two opponents: training against copies of the best, tournaments, ratings.
 
-Invariants: a learner's opponents are fixed while it trains, and one is drawn at each episode. Its draws and the
-game's follow from the seed of the episode, so a run can be repeated and resumed. A tournament plays every pair
-on both sides from the same seeds. The best player of each generation stays, so the best
-never gets worse by training on.
+Invariants: a learner's opponents are fixed while it trains, and one is drawn at each episode. Its draws and
+the game's follow from the episode's seed, so a run can be repeated and resumed. A tournament plays every pair
+on both sides from the same seeds. The best player of each generation stays, so the best never gets worse by
+training on.
 """
 
 from __future__ import annotations
@@ -150,8 +150,8 @@ def elo(scores: NDArray[np.float64], games: int) -> NDArray[np.float64]:
 
 
 def tournament(make: Make, players: Sequence[Player], *, games: int = 20, seed: int = 0) -> Tournament:
-    """Plays ``games`` games of each pair, half of them on each side. Policies act by their distributions, with
-    draws that follow from ``seed``. An odd number of games is one less.
+    """Plays ``games`` games of each pair, half of them on each side. Policies act by their distributions,
+    with draws that follow from ``seed``. An odd number of games is one less.
 
     Raises ControlError for fewer than two players or games, and for a game that does not end.
     """

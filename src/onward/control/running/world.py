@@ -61,9 +61,9 @@ class _Make:
 
 
 class _Evaluate:
-    """Plays greedy episodes in separate environments without noise and shaping: one set of slots for whole evaluations, a
-    smaller one for those that the budget shortened, since slots beyond their episodes are stepped all the
-    same."""
+    """Plays greedy episodes in separate environments without noise and shaping: one set of slots for whole
+    evaluations, a smaller one for those that the budget shortened, since slots beyond their episodes are
+    stepped all the same."""
 
     def __init__(self, run: RunConfig, source: Any) -> None:
         self._run, self._source = run, source

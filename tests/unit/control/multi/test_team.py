@@ -76,6 +76,45 @@ def test_a_team_learns_what_only_both_together_are_paid_for(tmp_path: Path):
     assert total >= 9.0
 
 
+class KeepsItsAgents(Leaves):
+    """A game that does not take agents that are done out of ``agents``."""
+
+    def step(self, actions):
+        self.agents = list(actions)
+        step = super().step(actions)
+        self.agents = list(self.possible_agents)
+        return step
+
+
+def test_an_episode_is_over_when_all_are_done_whatever_the_game_lists():
+    envs = TeamSlots(KeepsItsAgents, 1)
+    envs.reset(0)
+    steps = [envs.step(np.zeros(2, np.int64)) for _ in range(4)]
+    assert [step.alive.tolist() for step in steps] == [
+        [False, True],
+        [False, True],
+        [True, True],
+        [False, True],
+    ]
+    assert steps[3].reward.tolist() == [1, 1]  # the next episode
+
+
+class Throttle(BothRight):
+    """Actions are one number without an axis."""
+
+    def action_space(self, agent):
+        return spaces.Box(-1.0, 1.0, (), np.float32)
+
+    def score(self, actions):
+        return {agent: float(action) for agent, action in actions.items()}
+
+
+def test_an_action_of_one_number_is_not_rounded():
+    envs = TeamSlots(Throttle, 1)
+    envs.reset(0)
+    assert envs.step(np.array([[0.5], [-0.25]], np.float32)).reward.tolist() == [0.5, -0.25]
+
+
 class Unlike(BothRight):
     def action_space(self, agent):
         return spaces.Discrete(2 if agent == "a" else 3)
