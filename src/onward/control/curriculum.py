@@ -176,7 +176,8 @@ class CurriculumRLTrainer:
             if name in wanted and wanted[name] != getattr(run, name):
                 raise ControlError(
                     f"{folder.path} holds a run with {name} {getattr(run, name)!r}, and stage "
-                    f"{stage.name!r} has {wanted[name]!r}: give another folder for a changed curriculum, or delete this one."
+                    f"{stage.name!r} has {wanted[name]!r}: give another folder for a "
+                    f"changed curriculum, or delete this one."
                 )
         if run.algorithm != self.agent:
             raise ControlError(
