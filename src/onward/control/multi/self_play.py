@@ -20,9 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onward.control.api import train
-from onward.control.core.contract import LONGEST_EPISODE
+from onward.control.core.contract import LONGEST_EPISODE, Flags
 from onward.control.core.seeds import Seeds
-from onward.control.multi.parallel import Make
+from onward.control.multi.parallel import Make, legal_of
 from onward.control.policies.policy import Policy
 from onward.errors import ControlError
 
@@ -66,17 +66,22 @@ class Versus(gymnasium.Env[Any, Any]):
         self.me, self.other = self.sides[turn], self.sides[1 - turn]
         drawn = self.opponents[int(self.np_random.integers(len(self.opponents)))]
         self.opponent = _seeded(drawn, self.np_random)
-        self.seen, _ = self.game.reset(seed=int(self.np_random.integers(1 << 31)))
-        self.total = 0.0
-        return self.seen[self.me], {}
+        self.seen, self.infos = self.game.reset(seed=int(self.np_random.integers(1 << 31)))
+        self.total, self.alone = 0.0, False
+        return self.seen[self.me], self._legal()
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         chosen = {self.me: action}
-        if self.other in self.game.agents:
+        if self.other in self.game.agents and not self.alone:
             chosen[self.other] = _answer(
-                self.opponent, self.seen[self.other], self.action_space, self.np_random
+                self.opponent,
+                self.seen[self.other],
+                self.action_space,
+                self.np_random,
+                legal_of(self.infos, self.other),
             )
-        seen, rewards, ends, cuts, _ = self.game.step(chosen)
+        seen, rewards, ends, cuts, self.infos = self.game.step(chosen)
+        self.alone = self.alone or bool(ends.get(self.other, False) or cuts.get(self.other, False))
         self.seen = {**self.seen, **seen}
         reward = float(rewards[self.me])
         self.total += reward
@@ -85,8 +90,12 @@ class Versus(gymnasium.Env[Any, Any]):
             reward,
             bool(ends[self.me]),
             bool(cuts[self.me]),
-            {"success": self.total > 0},
+            {"success": self.total > 0, **self._legal()},
         )
+
+    def _legal(self) -> dict[str, Any]:
+        legal = legal_of(self.infos, self.me)
+        return {} if legal is None else {"action_mask": legal}
 
 
 def _seeded(player: Player, rng: np.random.Generator) -> Player:
@@ -98,11 +107,11 @@ def _seeded(player: Player, rng: np.random.Generator) -> Player:
     return own
 
 
-def _answer(player: Player, obs: Any, space: Any, rng: np.random.Generator) -> Any:
+def _answer(player: Player, obs: Any, space: Any, rng: np.random.Generator, legal: Flags | None) -> Any:
     if player is not None:
-        return player.act(obs, deterministic=False)
+        return player.act(obs, deterministic=False, mask=legal)
     space.seed(int(rng.integers(1 << 31)))
-    return space.sample()
+    return space.sample() if legal is None else space.sample(legal.astype(np.int8))
 
 
 @dataclass(frozen=True)
@@ -181,7 +190,7 @@ def _play(
     rng: np.random.Generator,
 ) -> float:  # fmt: skip
     """Returns the first player's score of one game: 1, 0.5 or 0, by the higher return."""
-    seen, _ = game.reset(seed=seed)
+    seen, infos = game.reset(seed=seed)
     totals = dict.fromkeys(sides, 0.0)
     players = {side: _seeded(player, rng) for side, player in zip(sides, pair, strict=True)}
     acting, steps = set(sides), 0
@@ -190,8 +199,12 @@ def _play(
             raise ControlError(
                 f"A game of the tournament did not end within {LONGEST_EPISODE:,} steps: give it a limit."
             )
-        chosen = {side: _answer(players[side], seen[side], space, rng) for side in sides if side in acting}
-        seen, rewards, ends, cuts, _ = game.step(chosen)
+        chosen = {
+            side: _answer(players[side], seen[side], space, rng, legal_of(infos, side))
+            for side in sides
+            if side in acting
+        }
+        seen, rewards, ends, cuts, infos = game.step(chosen)
         steps += 1
         for side in sides:
             totals[side] += float(rewards.get(side, 0.0))

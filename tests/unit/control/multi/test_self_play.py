@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 from team_games import BothRight, HigherBid, Leaves
 
-from onward.control import Policy
+from onward.control import Policy, resume, train
 from onward.control.core.spaces import ActionSpec, layout_of
 from onward.control.multi import MultiAgentRLSystem
 from onward.control.multi.self_play import Tournament, Versus, competitive_self_play, elo, tournament
@@ -87,6 +88,27 @@ def test_a_learners_episode_repeats_from_its_random_state_alone():
         other.np_random.bit_generator.state = state
         assert episode(other) == found[-1]
     assert len({tuple(one) for one in found}) > 1
+
+
+def test_a_player_that_was_interrupted_goes_on_bit_for_bit(tmp_path: Path):
+    small = {"num_envs": 4, "n_steps": 18, "batch_size": 72, "hidden": (8,)}  # 18: inside an episode of four
+    arena = partial(Versus, HigherBid, [undecided(), None])
+    given = {"timesteps": 1_440, "settings": small, "checkpoint_every": 100}
+
+    def stop(event):
+        return event["step"] < 700
+
+    whole = train(arena, "ppo", folder=tmp_path / "whole", **given)
+    train(arena, "ppo", folder=tmp_path / "parts", callbacks=[stop], **given)
+    differences: list[str] = []
+
+    def watch(event):
+        differences.extend(event.get("differences", []))
+
+    parts = resume(tmp_path / "parts", arena, callbacks=[watch])
+    assert not differences and parts.summary["steps"] == whole.summary["steps"]
+    for one, other in zip(whole.policy.parts.layers, parts.policy.parts.layers, strict=True):
+        assert np.array_equal(one.weight, other.weight)
 
 
 class KeepsItsAgents(Leaves):
