@@ -120,6 +120,7 @@ def evaluate(
     """
     actor = policy if isinstance(policy, Policy) else Policy.load(policy)
     envs = make(env, min(SLOTS, max(1, episodes)), env_kwargs=env_kwargs)
+    envs.without_shaping()
     try:
         fitting(actor, envs.spec)
         return play(actor, envs, episodes, seed, rule=success_rule(envs.spec, threshold))

@@ -6,14 +6,14 @@ not before its least number of training episodes.
 
 from __future__ import annotations
 
-import functools
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from onward.control.api import Source, TrainedRun, resume, train
-from onward.control.running.runs import Folder, read_json
+from onward.control.running.runs import Folder, RunConfig, read_json
 from onward.control.running.trainer import Event
 from onward.errors import ControlError
 
@@ -31,6 +31,15 @@ class Stage:
     """Least number of training episodes."""
 
     def __post_init__(self) -> None:
+        for name, kind, expected in (
+            ("name", str, "a text"),
+            ("env_config", Mapping, "an object of arguments"),
+            ("success_threshold", (int, float), "a number in (0, 1]"),
+            ("min_episodes", int, "a whole number from 0 on"),
+        ):
+            given = getattr(self, name)
+            if not isinstance(given, kind) or isinstance(given, bool):
+                raise ControlError(f"Stage {self.name!r} has {name} {given!r}: give {expected}.")
         if not 0 < self.success_threshold <= 1:
             raise ControlError(
                 f"Stage {self.name!r} has success_threshold {self.success_threshold}: give a share in (0, 1]."
@@ -113,9 +122,10 @@ class CurriculumRLTrainer:
 
     def train_with_curriculum(self) -> list[StageResult]:
         """Trains all stages and returns their results. A stage that an earlier call completed in the same
-        folder is not trained again, and one that was interrupted goes on.
+        folder is not trained again; one that was interrupted, or that has more steps now, goes on.
 
-        Raises ControlError where a stage does not reach its threshold within the steps.
+        Raises ControlError where a stage does not reach its threshold within the steps, and where a folder
+        holds a run of another stage.
         """
         results: list[StageResult] = []
         self.current_stage = 0
@@ -133,8 +143,8 @@ class CurriculumRLTrainer:
                 reached = "no success was reported" if rate is None else f"success rate {rate:.2f}"
                 raise ControlError(
                     f"Stage {stage.name!r} ended after {summary['steps']:,} steps with {reached}, below "
-                    f"{stage.success_threshold:g}: give more timesteps, add a stage before it, or report "
-                    f"info['success'] at the end of an episode."
+                    f"{stage.success_threshold:g}: give more timesteps, add a stage before it in "
+                    f"another folder, or report info['success'] at the end of an episode."
                 )
             result = StageResult(
                 stage.name, summary["solved"]["episode"], summary["final"]["success"], folder.path
@@ -146,25 +156,49 @@ class CurriculumRLTrainer:
 
     def _summary(self, folder: Folder, stage: Stage, before: Path | None) -> dict[str, Any]:
         """Returns the summary of a stage's run, trained now unless it has ended."""
+        env, longer = self._environment(stage), None
+        if folder.config.exists():
+            run = self._same(folder, stage)
+            longer = self._timesteps if self._timesteps > run.timesteps else None
         if folder.summary.exists():
             summary = read_json(folder.summary, f"{folder.path} holds no run")
-            if summary["end"] != "interrupted":
+            if summary["solved"] is not None or (summary["end"] != "interrupted" and longer is None):
                 return summary
-        env = self._environment(stage)
         if folder.config.exists():
-            return resume(folder.path, env, callbacks=[self._watch()]).summary
+            return resume(folder.path, env, timesteps=longer, callbacks=[self._watch()]).summary
         return self._trained(env, folder, stage, before).summary
 
-    def _trained(self, env: Source, folder: Folder, stage: Stage, before: Path | None) -> TrainedRun:
-        options = {
+    def _same(self, folder: Folder, stage: Stage) -> RunConfig:
+        """Returns the run in ``folder``. Raises ControlError where it is one of another stage."""
+        run = folder.read()
+        wanted = json.loads(json.dumps(self._fields(stage), default=str))
+        for name in ("stage", "until_success", "solve_episodes", "env_kwargs"):
+            if name in wanted and wanted[name] != getattr(run, name):
+                raise ControlError(
+                    f"{folder.path} holds a run with {name} {getattr(run, name)!r}, and stage "
+                    f"{stage.name!r} has {wanted[name]!r}: give another folder for a "
+                    f"changed curriculum, or delete this one."
+                )
+        if run.algorithm != self.agent:
+            raise ControlError(
+                f"{folder.path} holds a run of {run.algorithm}, not of {self.agent}: give another folder."
+            )
+        return run
+
+    def _fields(self, stage: Stage) -> dict[str, Any]:
+        """Returns the fields of the stage's run that its definition decides."""
+        options: dict[str, Any] = {
             "until_success": stage.success_threshold,
             "solve_episodes": stage.min_episodes,
             "stage": stage.name,
             "eval_every": max(1, min(10_000, self._timesteps // 20)),
             **self._options,
         }
-        if isinstance(env, str):
+        if isinstance(self.base_env, str):
             options["env_kwargs"] = dict(stage.env_config)
+        return options
+
+    def _trained(self, env: Source, folder: Folder, stage: Stage, before: Path | None) -> TrainedRun:
         return train(
             env,
             self.agent if before is None else None,
@@ -174,7 +208,7 @@ class CurriculumRLTrainer:
             settings=self._settings if before is None else None,
             start=before,
             callbacks=[self._watch()],
-            **options,
+            **self._fields(stage),
         )
 
     def _environment(self, stage: Stage) -> Source:
@@ -197,9 +231,6 @@ class _Configured:
     def __init__(self, make: Callable[..., Any], config: Mapping[str, Any]) -> None:
         self._make, self._config = make, config
         self.__qualname__ = getattr(make, "__qualname__", type(make).__name__)
-        plain = getattr(make, "plain", None)
-        if plain is not None:
-            self.plain = functools.partial(plain, **config)
 
     def __call__(self) -> Any:
         return self._make(**self._config)

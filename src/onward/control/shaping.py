@@ -1,6 +1,6 @@
 """Environments of one's own with a shaped reward: task, progress, efficiency, curiosity, safety.
 
-Training sees the shaped reward; evaluations play the environment of ``plain``, with the task's reward alone.
+Training sees the shaped reward; evaluations call ``without_shaping`` and play for the task's reward alone.
 Each part is a named stream of the run. Progress is a potential: its discounted difference is added, which
 leaves the best policy what it was (Ng, Harada and Russell 1999, theorem 1).
 """
@@ -41,8 +41,12 @@ class CustomRLEnvironment(gymnasium.Env[Any, Any]):
 
     @classmethod
     def plain(cls, **task_config: Any) -> CustomRLEnvironment:
-        """Makes the environment without shaping, for evaluations."""
+        """Makes the environment without shaping."""
         return cls(shaped=False, **task_config)
+
+    def without_shaping(self) -> None:
+        """Leaves the task's reward alone from here on. Evaluations call it."""
+        self.shaped = False
 
     # What a subclass says.
 

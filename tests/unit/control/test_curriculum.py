@@ -119,6 +119,75 @@ def test_a_stage_that_is_not_reached_is_one_sentence(tmp_path: Path):
         trainer.train_with_curriculum()
 
 
+STAGE = {"name": "Near", "env_config": {"difficulty": 0.2}, "success_threshold": 0.8, "min_episodes": 0}
+
+
+def staged(folder: Path, timesteps: int, **changes) -> CurriculumRLTrainer:
+    return CurriculumRLTrainer(
+        "ppo", Corridor, [{**STAGE, **changes}], folder=folder, timesteps=timesteps, settings=SMALL,
+        tell=lambda line: None,
+    )  # fmt: skip
+
+
+def test_a_stage_that_was_not_reached_goes_on_with_more_steps(tmp_path: Path):
+    with pytest.raises(ControlError, match="ended after 256 steps"):
+        staged(tmp_path, 256, min_episodes=60).train_with_curriculum()
+    (done,) = staged(tmp_path, 40_000, min_episodes=60).train_with_curriculum()
+    assert done.success_rate >= 0.8 and done.episodes >= 60
+
+
+def test_a_folder_of_another_stage_is_refused(tmp_path: Path):
+    with pytest.raises(ControlError, match="ended after 256 steps"):
+        staged(tmp_path, 256, min_episodes=10_000).train_with_curriculum()
+    with pytest.raises(ControlError, match="holds a run with stage 'Near', and stage 'Easier' has 'Easier'"):
+        staged(tmp_path, 256, name="Easier", min_episodes=10_000).train_with_curriculum()
+    with pytest.raises(ControlError, match="solve_episodes 10000, and stage 'Near' has 5"):
+        staged(tmp_path, 256, min_episodes=5).train_with_curriculum()
+
+
+def test_the_last_evaluation_of_a_stage_counts_too(tmp_path: Path):
+    class There(Corridor):
+        goal = -1  # every action ends the episode in success
+
+    trainer = CurriculumRLTrainer(
+        "ppo", There, [STAGE], folder=tmp_path, timesteps=256, settings=SMALL, tell=lambda line: None,
+        eval_every=256,
+    )  # fmt: skip
+    (done,) = trainer.train_with_curriculum()
+    assert done.success_rate == 1.0
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_evaluations_see_no_shaping_however_the_environment_was_made(tmp_path: Path, processes: int):
+    done = control.train(
+        f"{__name__}:Corridor", "ppo", timesteps=256, folder=tmp_path / "run", settings=SMALL,
+        env_kwargs={"difficulty": 0.1}, eval_episodes=4, env_processes=processes,
+    )  # fmt: skip
+    # One step to the right is the goal: 1 for the task; no other number can be a return of the task.
+    assert done.summary["best"]["return"] in (0.0, 0.25, 0.5, 0.75, 1.0)
+    played = control.evaluate(done.policy, lambda: Corridor(difficulty=0.1), episodes=5)
+    assert set(played.returns.tolist()) <= {0.0, 1.0}
+    shaped = Corridor(difficulty=0.1)
+    shaped.reset(seed=0)
+    assert shaped.step(1)[1] == pytest.approx(1 + 0.1 - 0.01 + 0.05)
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"success_threshold": "0.8"}, r"has success_threshold '0.8': give a number in \(0, 1\]"),
+        ({"success_threshold": None}, "has success_threshold None"),
+        ({"min_episodes": 1.5}, "has min_episodes 1.5: give a whole number from 0 on"),
+        ({"min_episodes": True}, "has min_episodes True"),
+        ({"env_config": ["difficulty"]}, "has env_config .*: give an object of arguments"),
+        ({"name": 3}, "Stage 3 has name 3: give a text"),
+    ],
+)
+def test_a_value_of_the_wrong_type_is_one_sentence(changes, why):
+    with pytest.raises(ControlError, match=why):
+        stages_of([{**STAGE, **changes}])
+
+
 def test_what_is_no_stage_is_refused():
     with pytest.raises(ControlError, match="Stage 1 has name: give name, env_config, success_threshold"):
         stages_of([{"name": "x"}])

@@ -107,6 +107,10 @@ class Environments(ABC):
     def step(self, actions: NDArray[Any]) -> Step:
         """Steps all slots by a policy's actions (see ``ActionSpec``), which are scaled and clipped here."""
 
+    def without_shaping(self) -> None:  # noqa: B027
+        """Leaves shaping rewards out from here on, for evaluations; only an environment with a method of this
+        name has any."""
+
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
         """Returns all that ``load_state_dict`` needs to continue bit for bit, as plain data and arrays."""

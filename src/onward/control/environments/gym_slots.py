@@ -114,6 +114,13 @@ class GymSlots(Environments):
             self._mask = np.ones((self.num, sum(self.spec.actions.sizes)), np.bool_)
         self._mask[slot] = np.asarray(mask).ravel()
 
+    def without_shaping(self) -> None:
+        """Implements ``Environments``."""
+        for slot in self.slots:
+            own = getattr(slot.env.unwrapped, "without_shaping", None)
+            if callable(own):
+                own()
+
     def state_dict(self) -> dict[str, Any]:
         """Implements ``Environments``."""
         shape = (0, *self.spec.actions.shape)

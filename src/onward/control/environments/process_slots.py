@@ -85,6 +85,10 @@ class ProcessSlots(Environments):
                 f"memory): use fewer with --env-processes."
             )
 
+    def without_shaping(self) -> None:
+        """Implements ``Environments``."""
+        self._ask(*[("without_shaping",)] * len(self._parts))
+
     def reset(self, seed: int) -> tuple[Obs, Flags | None]:
         """Implements ``Environments``."""
         found = self._ask(*[("reset", seed)] * len(self._parts))

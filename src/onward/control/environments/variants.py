@@ -24,7 +24,9 @@ class Variant:
 
     def make(self, num: int, env_kwargs: dict[str, Any] | None = None) -> Environments:
         """Makes ``num`` slots of the variant. ``env_kwargs``: arguments of the original task, if any."""
-        return make(self.env_id, num, env_kwargs={**(env_kwargs or {}), **self.changes})
+        made = make(self.env_id, num, env_kwargs={**(env_kwargs or {}), **self.changes})
+        made.without_shaping()
+        return made
 
 
 _CHANGES: dict[str, dict[str, dict[str, Any]]] = {

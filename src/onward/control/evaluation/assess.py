@@ -89,6 +89,7 @@ def assess(
     """Assesses ``actor`` in ``env_id``. ``variants``: None for those of ``VARIANTS``, () for none; ``noise``
     None: no noisy episodes. Raises ControlError where actor and environment do not fit."""
     env = make(env_id, min(num, episodes), env_kwargs=env_kwargs)
+    env.without_shaping()
     fitting(actor, env.spec)
     rule = success_rule(env.spec, threshold)
 

@@ -156,7 +156,7 @@ class TeamSlots(Environments):
                 if terminated[slot] or truncated[slot]:
                     finals.append(rows[at])
                     self.alive[copy, at] = False
-            if over:
+            if over or not self.alive[copy].any():
                 masks.append(self._begin(copy, None))
                 rows = self._rows(copy)
             else:
@@ -220,13 +220,20 @@ class TeamSlots(Environments):
         given = False
         for copy, info in enumerate(infos):
             for at, agent in enumerate(self.inputs.agents):
-                one = info.get(agent) if isinstance(info, Mapping) else None
-                if isinstance(one, Mapping) and "action_mask" in one and self.alive[copy, at]:
-                    found[copy * self.each + at] = np.asarray(one["action_mask"], np.bool_)
+                legal = legal_of(info, agent)
+                if legal is not None and self.alive[copy, at]:
+                    found[copy * self.each + at] = legal
                     given = True
         return found if given else None
 
 
+def legal_of(infos: Any, agent: Any) -> Flags | None:
+    """Returns the legal actions of ``agent``, where its info has ``action_mask``."""
+    one = infos.get(agent) if isinstance(infos, Mapping) else None
+    found = one.get("action_mask") if isinstance(one, Mapping) else None
+    return None if found is None else np.asarray(found, np.bool_)
+
+
 def _plain(action: Any) -> Any:
     """Returns a discrete action as a Python integer, which every environment takes."""
-    return int(action) if np.ndim(action) == 0 else action
+    return int(action) if isinstance(action, np.integer) else action

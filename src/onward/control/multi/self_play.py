@@ -1,13 +1,14 @@
 """Self-play of two opponents: training against copies of the best, tournaments, ratings.
 
-Invariants: a learner's opponents are fixed while it trains, and one is drawn at each episode. A tournament
-plays every pair on both sides from the same seeds. The best player of each generation stays, so the best
-never gets worse by training on.
+Invariants: a learner's opponents are fixed while it trains, and one is drawn at each episode. Its draws and
+the game's follow from the episode's seed, so a run can be repeated and resumed. A tournament plays every pair
+on both sides from the same seeds. The best player of each generation stays, so the best never gets worse by
+training on.
 """
 
 from __future__ import annotations
 
-import math
+import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -19,15 +20,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onward.control.api import train
+from onward.control.core.contract import LONGEST_EPISODE, Flags
 from onward.control.core.seeds import Seeds
-from onward.control.multi.parallel import Make
+from onward.control.multi.parallel import Make, legal_of
 from onward.control.policies.policy import Policy
 from onward.errors import ControlError
 
 Player = Policy | None
 """A policy; None plays at random."""
 BASE_RATING = 1500.0
-_ROUNDS = 200
+_ROUNDS = 100
 
 
 def _opponents_of(env: Any) -> tuple[Any, Any]:
@@ -62,18 +64,24 @@ class Versus(gymnasium.Env[Any, Any]):
         super().reset(seed=seed)
         turn = int(self.np_random.integers(2))
         self.me, self.other = self.sides[turn], self.sides[1 - turn]
-        self.opponent = self.opponents[int(self.np_random.integers(len(self.opponents)))]
-        self.seen, _ = self.game.reset(seed=None if seed is None else seed % (1 << 31))
-        self.total = 0.0
-        return self.seen[self.me], {}
+        drawn = self.opponents[int(self.np_random.integers(len(self.opponents)))]
+        self.opponent = _seeded(drawn, self.np_random)
+        self.seen, self.infos = self.game.reset(seed=int(self.np_random.integers(1 << 31)))
+        self.total, self.alone = 0.0, False
+        return self.seen[self.me], self._legal()
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         chosen = {self.me: action}
-        if self.other in self.game.agents:
+        if self.other in self.game.agents and not self.alone:
             chosen[self.other] = _answer(
-                self.opponent, self.seen[self.other], self.action_space, self.np_random
+                self.opponent,
+                self.seen[self.other],
+                self.action_space,
+                self.np_random,
+                legal_of(self.infos, self.other),
             )
-        seen, rewards, ends, cuts, _ = self.game.step(chosen)
+        seen, rewards, ends, cuts, self.infos = self.game.step(chosen)
+        self.alone = self.alone or bool(ends.get(self.other, False) or cuts.get(self.other, False))
         self.seen = {**self.seen, **seen}
         reward = float(rewards[self.me])
         self.total += reward
@@ -82,15 +90,28 @@ class Versus(gymnasium.Env[Any, Any]):
             reward,
             bool(ends[self.me]),
             bool(cuts[self.me]),
-            {"success": self.total > 0},
+            {"success": self.total > 0, **self._legal()},
         )
 
+    def _legal(self) -> dict[str, Any]:
+        legal = legal_of(self.infos, self.me)
+        return {} if legal is None else {"action_mask": legal}
 
-def _answer(player: Player, obs: Any, space: Any, rng: np.random.Generator) -> Any:
+
+def _seeded(player: Player, rng: np.random.Generator) -> Player:
+    """Returns a copy that draws its actions from a seed out of ``rng``; the weights are shared."""
+    if player is None:
+        return None
+    own = copy.copy(player)
+    own.seed(int(rng.integers(1 << 31)))
+    return own
+
+
+def _answer(player: Player, obs: Any, space: Any, rng: np.random.Generator, legal: Flags | None) -> Any:
     if player is not None:
-        return player.act(obs, deterministic=False)
+        return player.act(obs, deterministic=False, mask=legal)
     space.seed(int(rng.integers(1 << 31)))
-    return space.sample()
+    return space.sample() if legal is None else space.sample(legal.astype(np.int8))
 
 
 @dataclass(frozen=True)
@@ -125,17 +146,23 @@ def elo(scores: NDArray[np.float64], games: int) -> NDArray[np.float64]:
     played = np.full((n, n), games + 1.0)
     np.fill_diagonal(played, 0.0)
     won = (scores * games + 0.5) * (played > 0)
-    strength = np.ones(n)
-    for _ in range(_ROUNDS):
-        strength = won.sum(axis=1) / (played / (strength[:, None] + strength[None, :])).sum(axis=1)
-        strength /= math.exp(float(np.log(strength).mean()))
-    return BASE_RATING + 400.0 * np.log10(strength)
+    logs = np.zeros(n)
+    for _ in range(_ROUNDS):  # Newton's method: the likelihood is concave in the logarithms
+        chance = 1.0 / (1.0 + np.exp(logs[None, :] - logs[:, None]))
+        slope = (won - played * chance).sum(axis=1)
+        weight = played * chance * (1.0 - chance)
+        step = np.linalg.solve(np.diag(weight.sum(axis=1)) - weight + 1.0 / n, slope)
+        logs += step / max(1.0, float(np.abs(step).max()))
+        if np.abs(step).max() < 1e-9:
+            break
+    return BASE_RATING + 400.0 / np.log(10.0) * (logs - logs.mean())
 
 
 def tournament(make: Make, players: Sequence[Player], *, games: int = 20, seed: int = 0) -> Tournament:
-    """Plays ``games`` games of each pair, half of them on each side. Policies act by their distributions.
+    """Plays ``games`` games of each pair, half of them on each side. Policies act by their distributions,
+    with draws that follow from ``seed``. An odd number of games is one less.
 
-    Raises ControlError for fewer than two players or games.
+    Raises ControlError for fewer than two players or games, and for a game that does not end.
     """
     if len(players) < 2 or games < 2:
         raise ControlError(
@@ -163,18 +190,26 @@ def _play(
     rng: np.random.Generator,
 ) -> float:  # fmt: skip
     """Returns the first player's score of one game: 1, 0.5 or 0, by the higher return."""
-    seen, _ = game.reset(seed=seed)
-    totals = [0.0, 0.0]
-    while game.agents:
+    seen, infos = game.reset(seed=seed)
+    totals = dict.fromkeys(sides, 0.0)
+    players = {side: _seeded(player, rng) for side, player in zip(sides, pair, strict=True)}
+    acting, steps = set(sides), 0
+    while acting := acting & set(game.agents):
+        if steps == LONGEST_EPISODE:
+            raise ControlError(
+                f"A game of the tournament did not end within {LONGEST_EPISODE:,} steps: give it a limit."
+            )
         chosen = {
-            side: _answer(player, seen[side], space, rng)
-            for side, player in zip(sides, pair, strict=True)
-            if side in game.agents
+            side: _answer(players[side], seen[side], space, rng, legal_of(infos, side))
+            for side in sides
+            if side in acting
         }
-        seen, rewards, *_ = game.step(chosen)
-        for at, side in enumerate(sides):
-            totals[at] += float(rewards.get(side, 0.0))
-    return 0.5 + 0.5 * float(np.sign(totals[0] - totals[1]))
+        seen, rewards, ends, cuts, infos = game.step(chosen)
+        steps += 1
+        for side in sides:
+            totals[side] += float(rewards.get(side, 0.0))
+        acting = {side for side in acting if not (ends.get(side, False) or cuts.get(side, False))}
+    return 0.5 + 0.5 * float(np.sign(totals[sides[0]] - totals[sides[1]]))
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,10 @@ from onward.control.core.spaces import Obs
 from onward.control.core.threads import threads_kept
 from onward.control.evaluation.evaluate import EPISODES, AtLeast, Episodes, play
 from onward.control.multi.central import CentralPPO
-from onward.control.multi.parallel import AgentInputs, Make, TeamSlots
+from onward.control.multi.parallel import AgentInputs, Make, TeamSlots, legal_of
 from onward.control.policies.policy import Policy
 from onward.control.running import presets
-from onward.control.running.runs import Folder, RunConfig
+from onward.control.running.runs import Folder, RunConfig, going_on
 from onward.control.running.seeds_in_parallel import Task, train_one
 from onward.control.running.trainer import Event
 from onward.control.running.world import World
@@ -58,14 +58,17 @@ class Team:
                 f"trained in."
             )
 
-    def act(self, observations: Mapping[Any, Any], deterministic: bool = True) -> dict[Any, Any]:
-        """Returns an action for each agent in ``observations``."""
+    def act(
+        self, observations: Mapping[Any, Any], deterministic: bool = True, infos: Any = None
+    ) -> dict[Any, Any]:
+        """Returns an action for each agent in ``observations``. ``infos``: those of the environment, where
+        ``action_mask`` has the legal actions."""
         found = {}
         for at, agent in enumerate(self._inputs.agents):
             if agent in observations:
                 own = np.zeros(self._inputs.width, np.float32)
                 self._inputs.write(at, observations[agent], own)
-                found[agent] = self.policy.act(own, deterministic=deterministic)
+                found[agent] = self.policy.act(own, deterministic, legal_of(infos, agent))
         return found
 
 
@@ -78,6 +81,7 @@ def train_team(
     max_steps: int | None = None,
     settings: Mapping[str, Any] | None = None,
     threshold: float | None = None,
+    resume: bool = False,
     callbacks: Sequence[Callable[[Event], Any]] = (),
 ) -> TrainedTeam:
     """Trains the agents of an environment together, with a central critic. Ctrl-C saves and ends the run.
@@ -87,16 +91,22 @@ def train_team(
     - ``max_steps``: steps after which an episode is cut, for environments without an end.
     - ``settings``: changes to PPO's defaults; ``num_envs`` is the number of copies.
     - ``threshold``: mean return of an agent that counts as solved, and ends the run.
+    - ``resume``: goes on with the run in ``folder``, whose settings and seed stay; its episodes begin anew.
 
     Raises ControlError for what does not fit, before anything is written.
     """
-    run = RunConfig(
-        env=getattr(make, "__qualname__", type(make).__name__),
-        algorithm="ppo",
-        settings=presets.settings("ppo", presets.preset("default", "ppo", "")[1], dict(settings or {})),
-        timesteps=timesteps,
-        seed=seed,
-        threshold=threshold,
+    where = Folder(Path(folder))
+    run = (
+        _going_on(where, timesteps)
+        if resume
+        else RunConfig(
+            env=getattr(make, "__qualname__", type(make).__name__),
+            algorithm="ppo",
+            settings=presets.settings("ppo", presets.preset("default", "ppo", "")[1], dict(settings or {})),
+            timesteps=timesteps,
+            seed=seed,
+            threshold=threshold,
+        )
     )
     seen = _World(run, make, max_steps)
 
@@ -105,8 +115,12 @@ def train_team(
 
     world = World(seen.envs, CentralPPO, seen.evaluate)
     with threads_kept():
-        summary = train_one(Task(run, Folder(Path(folder)), False, world), watch)
-    return TrainedTeam(Path(folder), summary)
+        summary = train_one(Task(run, where, resume, world), watch)
+    return TrainedTeam(where.path, summary)
+
+
+def _going_on(folder: Folder, timesteps: int) -> RunConfig:
+    return going_on(folder, None if timesteps == folder.read().timesteps else timesteps)
 
 
 def evaluate_team(

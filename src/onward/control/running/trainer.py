@@ -420,7 +420,11 @@ class Trainer:
             end = "solved"
         if end == "finished":
             episodes = self.budget.episodes(self.run.eval_episodes, needed=True)
-            self._log_row(step, self._evaluate(step, episodes, "evaluate"))
+            row = self._evaluate(step, episodes, "evaluate")
+            self._log_row(step, row)
+            self._try_success(row)
+            if self.solved is not None and self.run.stop_when_solved:
+                end = "solved"
         return self._end(end, None if end == "interrupted" else self._final())
 
     def _end(self, end: End, final: dict[str, float | None] | None) -> dict[str, Any]:

@@ -36,13 +36,12 @@ class World:
 
 
 def world(run: RunConfig, source: Any = None) -> World:
-    """Returns the real world of a run; ``source``: what makes its environment instead of its id. Its
-    attribute ``plain``, if there is one, makes the environment of evaluations, without shaping.
+    """Returns the real world of a run; ``source``: what makes its environment instead of its id.
 
     Raises ControlError for an unknown algorithm.
     """
     source = run.env if source is None else source
-    evaluate = _Evaluate(run, getattr(source, "plain", source))
+    evaluate = _Evaluate(run, source)
     return World(_Make(run, source), algorithm_class(run.algorithm), evaluate, evaluate.close)
 
 
@@ -62,9 +61,9 @@ class _Make:
 
 
 class _Evaluate:
-    """Plays greedy episodes in separate environments without noise: one set of slots for whole evaluations, a
-    smaller one for those that the budget shortened, since slots beyond their episodes are stepped all the
-    same."""
+    """Plays greedy episodes in separate environments without noise and shaping: one set of slots for whole
+    evaluations, a smaller one for those that the budget shortened, since slots beyond their episodes are
+    stepped all the same."""
 
     def __init__(self, run: RunConfig, source: Any) -> None:
         self._run, self._source = run, source
@@ -81,6 +80,7 @@ class _Evaluate:
             self._envs[slots] = make(
                 self._source, slots, env_kwargs=run.env_kwargs, processes=run.env_processes
             )
+            self._envs[slots].without_shaping()
         envs = self._envs[slots]
         rule = success_rule(envs.spec, run.threshold)
         return play(policy, envs, episodes, seed, rule=rule, stopped=stopped)

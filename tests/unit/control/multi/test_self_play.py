@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
-from team_games import BothRight, HigherBid
+from team_games import BothRight, HigherBid, Leaves
 
-from onward.control import Policy
+from onward.control import Policy, resume, train
 from onward.control.core.spaces import ActionSpec, layout_of
 from onward.control.multi import MultiAgentRLSystem
 from onward.control.multi.self_play import Tournament, Versus, competitive_self_play, elo, tournament
@@ -43,6 +44,91 @@ def test_a_tournament_scores_wins_draws_and_losses_on_both_sides():
     again = tournament(HigherBid, [always(1), always(4), always(1), None], games=6)
     assert np.array_equal(table.scores, again.scores)
     assert Tournament(np.array([[0.5, 0.75], [0.25, 0.5]]), 4).means.tolist() == [0.75, 0.25]
+
+
+def undecided() -> Policy:
+    """A player that draws each choice with the same chance."""
+    player = always(0)
+    player.parts.layers[0].bias[:] = 0.0
+    return Policy(player.parts)
+
+
+def test_ratings_of_many_players_are_those_that_explain_the_results():
+    # A player that beats all below it. At the solution, expected and real points are the same (plus a draw).
+    n, games = 12, 100
+    scores = np.triu(np.ones((n, n)), 1) + 0.5 * np.eye(n)
+    ratings = elo(scores, games)
+    chance = 1 / (1 + 10 ** ((ratings[None, :] - ratings[:, None]) / 400))
+    others = ~np.eye(n, dtype=bool)
+    points = ((games * scores + 0.5) * others).sum(axis=1)
+    assert ((games + 1) * chance * others).sum(axis=1) == pytest.approx(points, abs=1e-6)
+
+
+def test_games_of_players_that_draw_their_actions_repeat_from_the_seed():
+    players = [undecided(), undecided(), None]
+    first = tournament(HigherBid, players, games=10, seed=3).scores
+    assert np.array_equal(first, tournament(HigherBid, players, games=10, seed=3).scores)
+    assert not np.array_equal(first, tournament(HigherBid, players, games=10, seed=4).scores)
+
+
+def test_a_learners_episode_repeats_from_its_random_state_alone():
+    opponents = [undecided(), None]
+    env, other = Versus(HigherBid, opponents), Versus(HigherBid, opponents)
+
+    def episode(versus: Versus) -> list[float]:
+        versus.reset()
+        return [versus.step(2)[1] for _ in range(HigherBid.length)]
+
+    env.reset(seed=5)
+    found = []
+    for _ in range(6):
+        state = env.np_random.bit_generator.state
+        found.append(episode(env))
+        episode(other) if found[1:] else other.reset(seed=9)  # another past
+        other.np_random.bit_generator.state = state
+        assert episode(other) == found[-1]
+    assert len({tuple(one) for one in found}) > 1
+
+
+def test_a_player_that_was_interrupted_goes_on_bit_for_bit(tmp_path: Path):
+    small = {"num_envs": 4, "n_steps": 18, "batch_size": 72, "hidden": (8,)}  # 18: inside an episode of four
+    arena = partial(Versus, HigherBid, [undecided(), None])
+    given = {"timesteps": 1_440, "settings": small, "checkpoint_every": 100}
+
+    def stop(event):
+        return event["step"] < 700
+
+    whole = train(arena, "ppo", folder=tmp_path / "whole", **given)
+    train(arena, "ppo", folder=tmp_path / "parts", callbacks=[stop], **given)
+    differences: list[str] = []
+
+    def watch(event):
+        differences.extend(event.get("differences", []))
+
+    parts = resume(tmp_path / "parts", arena, callbacks=[watch])
+    assert not differences and parts.summary["steps"] == whole.summary["steps"]
+    for one, other in zip(whole.policy.parts.layers, parts.policy.parts.layers, strict=True):
+        assert np.array_equal(one.weight, other.weight)
+
+
+class KeepsItsAgents(Leaves):
+    """A game that does not take agents that are done out of ``agents``."""
+
+    def step(self, actions):
+        step = super().step(actions)
+        self.agents = list(self.possible_agents)
+        return step
+
+
+class OnlyTheLiving(KeepsItsAgents):
+    def step(self, actions):
+        self.agents = list(actions)
+        return super().step(actions)
+
+
+def test_a_game_that_keeps_agents_that_are_done_ends_all_the_same():
+    table = tournament(OnlyTheLiving, [always(0), always(1)], games=2)
+    assert table.scores[0, 1] == 0.5  # 1 against 3 on the one side, 3 against 1 on the other
 
 
 def test_one_side_of_a_game_is_an_environment_that_meets_each_opponent():

@@ -10,10 +10,12 @@ import torch
 from gymnasium import spaces
 from team_games import BothRight, Leaves
 
+from onward.control import train
 from onward.control.core.config import PPOConfig
 from onward.control.core.seeds import Seeds
 from onward.control.multi.central import CentralPPO
 from onward.control.multi.parallel import TeamSlots
+from onward.control.multi.self_play import Versus, tournament
 from onward.control.multi.team import Team, evaluate_team, train_team
 from onward.errors import ControlError
 
@@ -74,6 +76,106 @@ def test_a_team_learns_what_only_both_together_are_paid_for(tmp_path: Path):
         seen, rewards, *_ = game.step(team.act(seen))
         total += rewards["a"]
     assert total >= 9.0
+
+
+class KeepsItsAgents(Leaves):
+    """A game that does not take agents that are done out of ``agents``."""
+
+    def step(self, actions):
+        self.agents = list(actions)
+        step = super().step(actions)
+        self.agents = list(self.possible_agents)
+        return step
+
+
+def test_an_episode_is_over_when_all_are_done_whatever_the_game_lists():
+    envs = TeamSlots(KeepsItsAgents, 1)
+    envs.reset(0)
+    steps = [envs.step(np.zeros(2, np.int64)) for _ in range(4)]
+    assert [step.alive.tolist() for step in steps] == [
+        [False, True],
+        [False, True],
+        [True, True],
+        [False, True],
+    ]
+    assert steps[3].reward.tolist() == [1, 1]  # the next episode
+
+
+class Throttle(BothRight):
+    """Actions are one number without an axis."""
+
+    def action_space(self, agent):
+        return spaces.Box(-1.0, 1.0, (), np.float32)
+
+    def score(self, actions):
+        return {agent: float(action) for agent, action in actions.items()}
+
+
+def test_an_action_of_one_number_is_not_rounded():
+    envs = TeamSlots(Throttle, 1)
+    envs.reset(0)
+    assert envs.step(np.array([[0.5], [-0.25]], np.float32)).reward.tolist() == [0.5, -0.25]
+
+
+class OneLegal(BothRight):
+    """The mask allows one action: the other one than the bit. A game refuses what is not legal."""
+
+    def masked(self):
+        return {
+            agent: {"action_mask": np.array([bit == 1, bit == 0], np.int8)}
+            for agent, bit in self.bits.items()
+        }
+
+    def reset(self, seed=None, options=None):
+        seen, _ = super().reset(seed, options)
+        return seen, self.masked()
+
+    def score(self, actions):
+        assert all(actions[agent] != self.bits[agent] for agent in actions), "an illegal action"
+        return {"a": 1.0, "b": -1.0}
+
+    def step(self, actions):
+        seen, rewards, ends, cuts, _ = super().step(actions)
+        return seen, rewards, ends, cuts, self.masked()
+
+
+def test_a_team_in_use_keeps_to_legal_actions(tmp_path: Path):
+    small = {**SMALL, "hidden": (8,)}
+    policy = train_team(OneLegal, timesteps=512, folder=tmp_path / "run", settings=small).policy
+    game = OneLegal()
+    seen, infos = game.reset(seed=1)
+    team, steps = Team(policy, game), 0
+    while game.agents:
+        seen, *_, infos = game.step(team.act(seen, infos=infos))
+        steps += 1
+    assert steps == OneLegal.length
+
+
+def test_players_keep_to_legal_actions(tmp_path: Path):
+    policy = train(
+        lambda: Versus(OneLegal, [None]), "ppo", timesteps=512, folder=tmp_path, settings=SMALL
+    ).policy
+    found = tournament(OneLegal, [policy, None], games=4)
+    assert found.scores[0, 1] == 0.5  # side a wins, whoever plays it
+    env = Versus(OneLegal, [policy])
+    _, info = env.reset(seed=0)
+    for _ in range(OneLegal.length):
+        _, _, _, over, info = env.step(int(info["action_mask"].argmax()))
+    assert over
+
+
+def test_a_team_that_was_interrupted_goes_on(tmp_path: Path):
+    def stop(event):
+        return event["event"] != "row"
+
+    given = {"timesteps": 4_096, "folder": tmp_path / "run", "settings": SMALL}
+    first = train_team(BothRight, **given, callbacks=[stop]).summary
+    assert first["end"] == "interrupted" and first["steps"] < 4_096
+    done = train_team(BothRight, **given, resume=True)
+    assert done.summary["end"] == "finished" and done.summary["steps"] == 4_096
+    assert done.summary["updates"] == 4_096 // (32 * 16)
+    with pytest.raises(ControlError, match="is finished"):
+        train_team(BothRight, **given, resume=True)
 
 
 class Unlike(BothRight):
