@@ -42,7 +42,7 @@ def load(place: str) -> Any:
             f"{place!r} needs the module {error.name!r}, which is neither in {here} nor installed: start in "
             f"the folder of {module.replace('.', '/')}.py, or name that folder in PYTHONPATH."
         ) from error
-    except Exception as error:  # importing runs the user's code
+    except (Exception, SystemExit) as error:  # importing runs the user's code, which may be a script
         raise ConfigError(_broken(module, error)) from error
     try:
         for part in name.split("."):

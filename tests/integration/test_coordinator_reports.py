@@ -144,6 +144,16 @@ async def test_a_completed_job_is_reported_once_its_validation_is_decided(world:
     ]
 
 
+async def test_no_old_job_is_reported_however_many_the_table_has(world: World) -> None:
+    for number in range(510):
+        await world.job(f"old{number}")
+    reporter = Reporter(world.ctx)
+    await reporter.look()
+    world.clock._elapsed += 30 * 60
+    await reporter.look()
+    assert [one["kind"] for one in await world.messages()] == ["daily_summary"]
+
+
 async def test_a_job_without_a_release_is_reported_after_ten_minutes(world: World) -> None:
     reporter = Reporter(world.ctx)
     await reporter.look()

@@ -45,11 +45,13 @@ def test_a_file_of_the_current_folder_is_found_after_everything_else(folder: Pat
             "fails_at_once:f",
             r"ZeroDivisionError: division by zero \(fails_at_once.py, line 2\)",
         ),
+        ("ends_at_once:f", r"cannot be imported, SystemExit: 3 \(ends_at_once.py, line 2\)"),
     ],
 )
 def test_each_mistake_is_one_sentence(folder: Path, place: str, message: str) -> None:
     (folder / "wants_more.py").write_text("import missing_part\n")
     (folder / "fails_at_once.py").write_text("\n1 / 0\n")
+    (folder / "ends_at_once.py").write_text("\nraise SystemExit(3)\n")
     with pytest.raises(ConfigError, match=message) as caught:
         own_code.load(place)
     assert "\n" not in str(caught.value)

@@ -37,7 +37,6 @@ DAY = timedelta(hours=24)
 NO_RELEASE_SECONDS = 600.0
 """Age of a completed job at which its report no longer waits for a release."""
 TRAINER_AWAY = "trainer_unreachable"
-MOST_MARKED = 500
 UNSCORED_SHARE = 0.10
 _SCHEDULED = frozenset({State.RAMPING, State.BAKING, State.HELD, State.PROMOTED, State.ROLLED_BACK})
 _REMEDIES = {
@@ -82,7 +81,7 @@ class Reporter:
         stored = await read_stored(bucket, ReportMark)
         mark = stored.document
         if mark is None:
-            first = ReportMark(since=utc_text(now), jobs=_newest(job.job_id for job in completed))
+            first = ReportMark(since=utc_text(now), jobs=[job.job_id for job in completed])
             await bucket.put(ReportMark.KEY, first.dump())
             return
         releases = {record.job_id: record for record in await self._releases.all()}
@@ -100,7 +99,8 @@ class Reporter:
         after = mark.model_copy(
             update={
                 "since": utc_text(now) if daily else mark.since,
-                "jobs": _newest([*mark.jobs, *(job.job_id for job in due)]),
+                # Every job of the table, so that none is reported again; those that it has forgotten go.
+                "jobs": [job.job_id for job in completed if job.job_id in told or job in due],
             }
         )
         await bucket.update(stored.key, after.dump(), stored.revision)
@@ -236,7 +236,3 @@ def _of_releases(releases: Iterable[ReleaseRecord]) -> Iterator[tuple[str, str |
             words = str(one.state).replace("_", " ")
             remedy = (one.incident or {}).get("recommendation")
             yield f"{one.candidate.model_id} was {words} ({one.reason_code or 'by an operator'})", remedy
-
-
-def _newest(ids: Iterable[str]) -> list[str]:
-    return list(ids)[-MOST_MARKED:]

@@ -73,7 +73,7 @@ class ReportMark(Document):
     BUCKET, KEY = "rl_coordinator", "reports"
 
     since: Moment
-    jobs: list[str] = Field(default_factory=list, description="Newest reported jobs, the oldest first.")
+    jobs: list[str] = Field(default_factory=list, description="Completed jobs that get no further report.")
 
 
 class PolicyWatch(Document):
