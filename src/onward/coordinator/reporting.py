@@ -82,7 +82,7 @@ class Reporter:
         mark = stored.document
         if mark is None:
             first = ReportMark(since=utc_text(now), jobs=[job.job_id for job in completed])
-            await bucket.put(ReportMark.KEY, first.dump())
+            await bucket.create(ReportMark.KEY, first.dump())
             return
         releases = {record.job_id: record for record in await self._releases.all()}
         told = frozenset(mark.jobs)
