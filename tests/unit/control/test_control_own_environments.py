@@ -566,3 +566,32 @@ def test_an_environment_that_no_process_can_make_is_refused() -> None:
     with pytest.raises(ControlError, match="choose an id"):
         make("Nowhere-v0", 2, processes=2)
     assert make("CartPole-v1", 2, processes=2).num == 2  # in numpy, without processes
+
+
+class OneLegal(Own):
+    """Allows one choice of each component, another one in each state; no choice where it has ended."""
+
+    def __init__(self, space: spaces.Space[Any], sizes: list[int]) -> None:
+        super().__init__()
+        self.action_space, self.sizes = space, sizes
+
+    def mask(self) -> dict[str, Any]:
+        parts = [np.arange(size) == self.at % size for size in self.sizes]
+        return {"action_mask": np.concatenate(parts) & (self.at < 20)}
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        return super().reset(seed=seed)[0], self.mask()
+
+    def step(self, action: Any) -> Any:
+        if [int(one) for one in np.atleast_1d(action)] != [self.at % size for size in self.sizes]:
+            raise ValueError("an illegal action")
+        self.at += 1
+        return self.observe(), 0.0, False, self.at >= 20, self.mask()
+
+
+@pytest.mark.parametrize(
+    ("space", "sizes"), [(spaces.Discrete(3), [3]), (spaces.MultiDiscrete([2, 3]), [2, 3])], ids=repr
+)
+def test_the_check_plays_legal_actions_alone(space: spaces.Space[Any], sizes: list[int]) -> None:
+    found = check(lambda: OneLegal(space, sizes), steps=50)
+    assert [one.sentence for one in found if one.severity == "error"] == []

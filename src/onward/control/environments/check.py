@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from onward.control.core.contract import LONGEST_EPISODE
 from onward.control.core.seeds import Seeds
-from onward.control.core.spaces import ActionSpec, part_of, to_env
+from onward.control.core.spaces import part_of, to_env
 from onward.control.environments import slips
 from onward.control.environments.checked_env import CheckedEnv
 from onward.control.environments.gym_slots import GymSlots
@@ -101,6 +101,8 @@ class _Check:
         self._observed: list[Any] = []
         self._seconds: list[float] = []
         self._ended = self._reports_success = False
+        self._legal: NDArray[np.bool_] | None = None
+        """(sum of sizes,) legal actions of the present state; None without a mask."""
 
     def findings(self, steps: int) -> list[Finding]:
         try:
@@ -149,7 +151,7 @@ class _Check:
             self._look(raw)
             over = _true(terminated) or _true(truncated)
             if isinstance(info, dict) and not over:
-                self._take(_masks(info, self.spec.actions))
+                self._take_mask(info)
             if over:
                 self._ended = True
                 self._reports_success = isinstance(info, dict) and ("success" in info or "is_success" in info)
@@ -165,12 +167,24 @@ class _Check:
         if not self._take(slips.of_reset(result, self.spec.layout)):
             return False
         self._look(result[0])
-        return self._take(_masks(result[1], self.spec.actions))
+        return self._take_mask(result[1])
+
+    def _take_mask(self, info: dict[str, Any]) -> bool:
+        """Checks and remembers the legal actions; False where the mask is none."""
+        mask = info.get("action_mask")
+        good = mask is None or self._take(slips.of_mask(mask, self.spec.actions))
+        self._legal = np.asarray(mask, np.bool_).ravel() if good and mask is not None else None
+        return good
 
     def _action(self) -> Any:
+        """Draws an action, a legal one where the environment says which are."""
         spec = self.spec.actions
         if spec.kind == "box":
             drawn: NDArray[Any] = self._draws.uniform(-1, 1, (1, spec.dim)).astype(np.float32)
+        elif self._legal is not None:
+            parts = np.split(self._legal, np.cumsum(spec.sizes)[:-1])
+            drawn = np.array([[self._draws.choice(np.flatnonzero(part)) for part in parts]])
+            drawn = drawn[0] if spec.kind == "discrete" else drawn
         elif spec.kind == "discrete":
             drawn = self._draws.integers(0, spec.sizes[0], 1)
         else:
@@ -240,8 +254,11 @@ class _Check:
         until = perf_counter() + PATIENCE
         ended = False
         while not ended and self.env.at < LONGEST_EPISODE and perf_counter() < until:
-            _, _, terminated, truncated, _ = self.env.step(self._action())
-            ended = (terminated or truncated) and self.env.at < LONGEST_EPISODE
+            _, _, terminated, truncated, info = self.env.step(self._action())
+            over = terminated or truncated
+            if not over:
+                self._take_mask(info)
+            ended = over and self.env.at < LONGEST_EPISODE
         if ended:
             what = f"no max_episode_steps is declared: an episode is cut after {LONGEST_EPISODE:,} steps"
             self._add("end", "note", what, "set another limit with --env-set max_episode_steps=…")
@@ -281,12 +298,6 @@ class _Check:
             what = f"{_SLOW} {milliseconds:.1f} ms"
             remedy = "with several slots (--set num_envs=…), --env-processes steps them in parallel"
             self._add("speed", "note", what, remedy)
-
-
-def _masks(info: dict[str, Any], actions: ActionSpec) -> Iterator[slips.Slip]:
-    mask = info.get("action_mask")
-    if mask is not None:
-        yield from slips.of_mask(mask, actions)
 
 
 def _true(value: Any) -> bool:
