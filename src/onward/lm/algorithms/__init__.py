@@ -1,8 +1,8 @@
 """The policy-gradient algorithms: each turns scored trajectories into advantages, in a module of its own.
 
 Their options are in ``algorithm_options``, which needs no torch. The learner does not know which algorithm
-runs: ``learn`` is the only link between the two. Preference
-learning (``preference``) and supervised learning (``sft``) have losses of another kind.
+runs: ``learn`` is the only link between the two. Preference learning (``preference``) and supervised learning
+(``sft``) have losses of another kind.
 """
 
 from __future__ import annotations

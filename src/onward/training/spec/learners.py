@@ -68,11 +68,11 @@ def learner_config(spec: JobSpec) -> LearnerConfig:
 def dpo_config(spec: JobSpec) -> DpoConfig:
     """Returns the settings of preference learning. A job of all weights has no adapter to turn off, so its
     base is its start. Raises ConfigError."""
-    known = spec.reference in ("start", "base")
+    reference = "start" if spec.reference == "base" and spec.full else spec.reference
     return DpoConfig(
         beta=spec.beta,
         minibatch_pairs=spec.batch_rows,
-        reference="other" if not known else "base" if spec.reference == "base" and not spec.full else "start",
+        reference=reference if reference in ("start", "base") else "other",
         length_normalised=spec.length_normalised,
         label_smoothing=spec.label_smoothing,
         **_common(spec),
