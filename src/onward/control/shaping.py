@@ -31,18 +31,12 @@ class CustomRLEnvironment(gymnasium.Env[Any, Any]):
     discount: ClassVar[float] = 0.99
     """Discount of the difference of potentials: the algorithm's ``gamma``."""
 
-    def __init__(self, *, shaped: bool = True, **task_config: Any) -> None:
-        """``shaped`` False: the reward is the task's alone."""
+    def __init__(self, **task_config: Any) -> None:
         self.task_config: Mapping[str, Any] = task_config
         self.observation_space = self.define_state_space()
         self.action_space = self.define_action_space()
-        self.shaped = shaped
+        self.shaped = True
         self._met: Counter[bytes] = Counter()
-
-    @classmethod
-    def plain(cls, **task_config: Any) -> CustomRLEnvironment:
-        """Makes the environment without shaping."""
-        return cls(shaped=False, **task_config)
 
     def without_shaping(self) -> None:
         """Leaves the task's reward alone from here on. Evaluations call it."""

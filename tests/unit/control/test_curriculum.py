@@ -103,7 +103,7 @@ def test_stages_follow_each_other_from_weights_to_weights_and_are_in_the_report(
     assert [one["stage"] for one in report["curriculum_stages"]] == ["Near", "Far"]
     assert trainer.train_with_curriculum() == [near, far]  # nothing is trained again
     # Evaluations play the task alone: 1 at the goal, without shaping.
-    played = control.evaluate(control.Policy.load(far.folder), Corridor.plain, episodes=5)
+    played = control.evaluate(control.Policy.load(far.folder), Corridor, episodes=5)
     assert played.returns.tolist() == [1.0] * 5 and played.success == 1.0
 
 
@@ -213,7 +213,8 @@ def test_a_shaped_reward_is_the_sum_of_its_parts():
     env.reset()
     *_, info = env.step(0)
     assert (info["cost"], info["rewards"]["safety"]) == (0.5, -0.5)
-    plain = Corridor.plain(difficulty=0.2)
+    plain = Corridor(difficulty=0.2)
+    plain.without_shaping()
     plain.reset(seed=0)
     assert [plain.step(1)[1], plain.step(1)[1]] == [0.0, 1.0]
 
